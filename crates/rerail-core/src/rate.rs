@@ -162,7 +162,7 @@ impl Rate {
             let sample = self.acked as f64 / d.as_secs_f64();
             let busy = self.low_water >= BACKLOG_MIN || self.blocked;
             self.samples = self.samples.saturating_add(u8::from(busy));
-            if !self.measured && (self.low_water >= BACKLOG_MIN || self.blocked) {
+            if !self.measured && busy {
                 (self.bytes_per_s, self.measured) = (sample, true);
             } else if sample > self.bytes_per_s || self.low_water >= BACKLOG_MIN {
                 self.bytes_per_s = 0.7 * self.bytes_per_s + 0.3 * sample;

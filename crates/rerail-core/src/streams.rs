@@ -61,7 +61,7 @@ impl Streams {
     pub fn remove(&mut self, id: StreamId) {
         self.table.remove(&id);
         self.is_no_stranger(id);
-        // a process that never runs out of work may not ask for long
+        // progress that never runs out of work does not clear the list
         if self.busy.len() > 2 * self.table.len() + BUSY_ROOM {
             let table = &self.table;
             self.busy.retain(|id| table.contains_key(id));

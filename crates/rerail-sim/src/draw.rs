@@ -3,7 +3,7 @@
 use crate::aim::Aim;
 use crate::app::Traffic;
 use crate::collective::Collective;
-use crate::fault::{FaultPlan, KINDS};
+use crate::fault::{FaultPlan, kind};
 use crate::link::{MS, SEC, US};
 use crate::onesided::OneSided;
 use crate::ordinals::Ordinals;
@@ -309,33 +309,8 @@ fn lanes(seed: u64, cfg: &mut Config) {
         cfg.faults.weights[kind("crowd")] = r.range(1, 20) as u32;
     }
     if r.percent(20) && cfg.procs.len() <= 4 {
-        hot_spots(&mut r, cfg);
+        theme::hot_spots(&mut r, cfg);
     }
-}
-
-/// Large messages without end, and routes that others crowd for long enough that lanes leave them, while other things break.
-fn hot_spots(r: &mut Rng, cfg: &mut Config) {
-    let beside: &[&str] = r.pick(&[
-        &["crowd"][..],
-        &["crowd", "routes", "stop"],
-        &["crowd", "dark", "reset"],
-        &["crowd", "loss", "handshake"],
-        &["crowd", "tcp-blocked", "if-down"],
-    ]);
-    cfg.faults = FaultPlan::only(beside, r.log_range(30 * MS, 200 * MS), (30 * MS, 400 * MS));
-    cfg.faults.weights[kind("crowd")] = 10;
-    cfg.traffic.sizes = [0, 0, 0, 1, 4, 8];
-    cfg.traffic.think_ns = r.log_range(US, 20 * US);
-    (cfg.traffic.window, cfg.traffic.window_bytes) = (64, 8 << 20);
-    (cfg.traffic.lazy, cfg.traffic.compute) = (0, 0);
-    cfg.nets.iter_mut().for_each(|net| net.mbps = net.mbps.clamp(200, 2_000));
-    cfg.sndbuf = r.log_range(128 * 1024, 512 * 1024) as usize;
-    cfg.rcvbuf = 2 * cfg.sndbuf;
-}
-
-/// Where the weight of a fault is.
-fn kind(name: &str) -> usize {
-    KINDS.iter().position(|k| *k == name).expect("a kind of fault")
 }
 
 /// What is summed, and how soon a rail is blamed. Where bits are flipped everything is summed: the oracle looks at every byte.

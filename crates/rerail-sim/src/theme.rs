@@ -2,7 +2,7 @@
 //! hazards need (a frame half-written while its path is suspected and not yet given up; a silence longer than a deadline), and
 //! a share of the seeds is therefore drawn around such a moment. Within a theme everything is as random as before.
 
-use crate::fault::FaultPlan;
+use crate::fault::{FaultPlan, kind};
 use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
 use crate::world::Config;
@@ -74,6 +74,27 @@ fn busy(r: &mut Rng, c: &mut Config) {
             o.partition_timeout = Some(Duration::from_millis(r.range(1_500, 3_000)));
         }
     }
+}
+
+/// Large messages without end, and routes that others crowd for long enough that lanes leave them, while other things break. Not one of
+/// [`THEMES`]: it needs several lanes.
+pub fn hot_spots(r: &mut Rng, c: &mut Config) {
+    let beside: &[&str] = r.pick(&[
+        &["crowd"][..],
+        &["crowd", "routes", "stop"],
+        &["crowd", "dark", "reset"],
+        &["crowd", "loss", "handshake"],
+        &["crowd", "tcp-blocked", "if-down"],
+    ]);
+    c.faults = FaultPlan::only(beside, r.log_range(30 * MS, 200 * MS), (30 * MS, 400 * MS));
+    c.faults.weights[kind("crowd")] = 10;
+    c.traffic.sizes = [0, 0, 0, 1, 4, 8];
+    c.traffic.think_ns = r.log_range(US, 20 * US);
+    (c.traffic.window, c.traffic.window_bytes) = (64, 8 << 20);
+    (c.traffic.lazy, c.traffic.compute) = (0, 0);
+    c.nets.iter_mut().for_each(|net| net.mbps = net.mbps.clamp(200, 2_000));
+    c.sndbuf = r.log_range(128 * 1024, 512 * 1024) as usize;
+    c.rcvbuf = 2 * c.sndbuf;
 }
 
 /// A rail is dark for about as long as a verdict takes, again and again, with large messages in small buffers.

@@ -1001,13 +1001,15 @@ impl World {
             self.app_drain(p);
         }
         let settled = |w: &mut World| (0..w.procs.len()).all(|p| w.app_settled(p));
-        let mut done = self.run_until(LIVE_NS, settled);
+        let mut within = LIVE_NS;
+        let mut done = self.run_until(within, settled);
         // the others learn only after its linger time that a member has exited without closing, which may have been a moment ago (seed 91651)
         if !done && self.cfg.collective.is_some() && self.procs.iter().any(|p| p.exited_at.is_some()) {
             done = self.run_until(LIVE_NS, settled);
+            within += LIVE_NS;
         }
         if !done {
-            panic!("live: {} s after healing not everything is complete: {}", LIVE_NS / SEC, self.describe());
+            panic!("live: {} s after healing not everything is complete: {}", within / SEC, self.describe());
         }
         self.oracle.check_all_received();
         self.check_all_asked();

@@ -60,7 +60,7 @@ impl Engine {
         let now = self.clock.now();
         let (first, protects) = (self.opens_streams(peer, index), self.options.protection);
         let path = &mut self.peers[peer].paths[index];
-        // one that was replaced meanwhile is nobody's any more
+        // a stream that was replaced meanwhile is left already
         if path.lane_count() > 1 && path.has_stream_of(lane) && protects {
             match f.kind {
                 FrameType::Leave => path.moves.peer_leaves(lane.lane(), lane.number(), first, now),

@@ -86,6 +86,7 @@ impl Engine {
                 return None;
             }
             let most = self.options.window_bytes_max as f64;
+            // a slow lane must not hold the end of a message for long; together they have more all the same
             let least = if path.lane_count() > 1 { INFLIGHT_MIN / 2.0 } else { INFLIGHT_MIN };
             let cap = (lane.rate() * INFLIGHT_S).clamp(least.min(most), most);
             let cap = path.moves.awake().and_then(|m| m.fresh(id)).map_or(cap, |most| cap.min(most as f64));

@@ -212,39 +212,30 @@ impl Moves {
     /// What is to be done about a lane whose stream has this number, with something `under_way` on it or not.
     pub fn due(&mut self, id: LaneId, number: Option<u64>, under_way: bool, now: Time) -> Due {
         let m = self.lane_mut(id);
-        let (due, until) = match &mut m.step {
-            Step::Leaves { number: n, .. } | Step::Yields { number: n, .. } if Some(*n) != number => {
-                // it broke meanwhile, and what replaces it takes another route as well
-                (Due::Stay, now)
-            }
-            Step::Leaves { since, left, .. } => {
-                let ready = *left && !under_way;
-                (if ready { Due::Open } else { Due::Wait(*since + DRAIN) }, *since + DRAIN)
-            }
-            Step::Opens { since } => (Due::Wait(*since + DRAIN), *since + DRAIN),
-            Step::Yields { since, told, .. } => {
-                let due = if !under_way && !std::mem::replace(told, *told || !under_way) {
-                    Due::TellLeft
-                } else {
-                    Due::Wait(*since + PEER_DRAIN)
-                };
-                (due, *since + PEER_DRAIN)
-            }
+        let until = match &mut m.step {
             Step::Stays | Step::Tries { .. } => return Due::Wait(Time::NEVER),
-        };
-        match due {
-            Due::Open => m.step = Step::Opens { since: now },
-            Due::Stay | Due::Wait(_) if now >= until => {
-                let own = !matches!(m.step, Step::Yields { .. });
-                m.step = Step::Stays;
-                if own {
-                    self.pauses(false, now);
-                }
-                return Due::Stay;
+            // it broke meanwhile, and what replaces it takes another route as well
+            Step::Leaves { number: n, .. } | Step::Yields { number: n, .. } if Some(*n) != number => now,
+            Step::Leaves { left: true, .. } if !under_way => {
+                m.step = Step::Opens { since: now };
+                return Due::Open;
             }
-            _ => {}
+            Step::Yields { told, .. } if !under_way && !*told => {
+                *told = true;
+                return Due::TellLeft;
+            }
+            Step::Leaves { since, .. } | Step::Opens { since } => *since + DRAIN,
+            Step::Yields { since, .. } => *since + PEER_DRAIN,
+        };
+        if now < until {
+            return Due::Wait(until);
         }
-        due
+        let own = !matches!(m.step, Step::Yields { .. });
+        m.step = Step::Stays;
+        if own {
+            self.pauses(false, now);
+        }
+        Due::Stay
     }
 
     /// Another stream is attached. Returns whether the lane has moved.

@@ -30,9 +30,14 @@ fn world(story: &Story, seed: u64, (spines, hosts): (usize, usize), set: &[(&str
     story.world(cfg)
 }
 
-/// Each pair has so many messages under way for this long; returns how many of each pair arrived meanwhile, and the longest time
+/// Each pair has so many messages of this length under way for this long; returns how many of each pair arrived meanwhile, and the longest time
 /// without any arrival.
-fn stream(w: &mut World, pairs: &[(usize, usize)], len: usize, ns: u64) -> (Vec<usize>, u64) {
+pub(super) fn stream(
+    w: &mut World,
+    pairs: &[(usize, usize)],
+    (under_way, len): (usize, usize),
+    ns: u64,
+) -> (Vec<usize>, u64) {
     let (end, mut last, mut longest) = (w.now + ns, w.now, 0);
     let mut pending: Vec<Vec<u64>> = vec![Vec::new(); pairs.len()];
     let mut arrived = vec![0; pairs.len()];
@@ -44,7 +49,7 @@ fn stream(w: &mut World, pairs: &[(usize, usize)], len: usize, ns: u64) -> (Vec<
             if pending[i].len() < before {
                 last = w.now;
             }
-            for _ in pending[i].len()..4 {
+            for _ in pending[i].len()..under_way {
                 w.recv(RecvSpec::class(*dst, 1, len));
                 pending[i].push(w.send_soon(SendSpec::tagged(*src, *dst, 1, len)));
             }
@@ -68,8 +73,8 @@ fn no_path_is_broken(w: &World) {
 pub fn crowded(story: &Story) {
     let mut w = world(story, 1, (1, 4), &[]);
     let pairs = [(0, 4), (1, 5), (2, 6), (3, 7)];
-    stream(&mut w, &pairs, MIB / 4, 50 * MS);
-    let (arrived, _) = stream(&mut w, &pairs, MIB / 4, 1_000 * MS);
+    stream(&mut w, &pairs, (4, MIB / 4), 50 * MS);
+    let (arrived, _) = stream(&mut w, &pairs, (4, MIB / 4), 1_000 * MS);
     let mb = arrived.iter().sum::<usize>() / 4;
     assert!((105..=125).contains(&mb), "port: the link carries {mb} MB of 125 in a second: {arrived:?}");
     let mean = arrived.iter().sum::<usize>() / pairs.len();
@@ -95,7 +100,7 @@ pub fn incast(story: &Story) {
         let mut w = world(story, 2, (4, hosts), &[("lanes", lanes)]);
         let pairs: Vec<(usize, usize)> = (0..hosts).map(|src| (src, hosts)).collect();
         for _ in 0..ms / 20 {
-            stream(&mut w, &pairs, MIB / 4, 20 * MS);
+            stream(&mut w, &pairs, (4, MIB / 4), 20 * MS);
             let flow = Flow { src: 1, dst: hosts, ports: 0, lane: 0 };
             let waits = w.nets[0].fabric().expect("it has one").free_at(&flow, w.now) - w.now;
             assert!(
@@ -118,7 +123,7 @@ pub fn dark(story: &Story) {
     for (seed, lanes) in [(1, "1"), (2, "4"), (3, "4")] {
         let mut w = world(story, seed, (4, 1), &[("lanes", lanes)]);
         let pair = [(0, 1)];
-        stream(&mut w, &pair, MIB / 4, 50 * MS);
+        stream(&mut w, &pair, (4, MIB / 4), 50 * MS);
         let of = |c: usize, w: &World| {
             let fabric = w.nets[0].fabric().expect("it has one");
             let flow = Flow { src: 0, dst: 1, ports: c as u64, lane: 0 };
@@ -129,7 +134,7 @@ pub fn dark(story: &Story) {
         let victim = of(c, &w);
         let before = w.counters(0).streams_replaced + w.counters(1).streams_replaced;
         w.nets[0].fabric_mut().expect("it has one").darken(victim);
-        let (_, stood) = stream(&mut w, &pair, MIB / 4, 500 * MS);
+        let (_, stood) = stream(&mut w, &pair, (4, MIB / 4), 500 * MS);
         assert!(stood < 150 * MS, "live: it stands still for {stood} ns");
         let moved = w.counters(0).streams_replaced + w.counters(1).streams_replaced - before;
         assert!(moved > 0, "evidence: no stream was on the dark link");

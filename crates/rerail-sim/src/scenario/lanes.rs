@@ -1,5 +1,6 @@
 //! Several lanes for each path: a fault of one of them leaves the others and the path alone.
 
+use super::fabric::stream;
 use super::policy::{all_received, options, rounds, world};
 use super::{Story, warm_up};
 use crate::app::{RecvSpec, SendSpec};
@@ -91,25 +92,6 @@ pub fn moved_soon(story: &Story) {
     }
 }
 
-/// So many messages are under way, one way or both, for so long; returns how many arrived.
-fn stream(w: &mut World, ways: &[(usize, usize)], ns: u64) -> usize {
-    let end = w.now + ns;
-    let (mut pending, mut arrived) = (vec![Vec::new(); ways.len()], 0);
-    while w.now < end {
-        for (&(src, dst), pending) in ways.iter().zip(&mut pending) {
-            let before = pending.len();
-            pending.retain(|id: &u64| w.oracle.msgs[*id as usize].taken.is_none());
-            arrived += before - pending.len();
-            for _ in pending.len()..8 {
-                w.recv(RecvSpec::class(dst, 1, MIB));
-                pending.push(w.send_soon(SendSpec::tagged(src, dst, 1, MIB)));
-            }
-        }
-        w.run_for(MS / 5);
-    }
-    arrived
-}
-
 /// Two routes in five are crowded, and have a tenth of the link. Lanes leave them, in one direction of traffic and in both, and nothing is sent twice for it.
 pub fn crowded_routes_are_left(story: &Story) {
     let mut stay = 0;
@@ -127,10 +109,10 @@ pub fn crowded_routes_are_left(story: &Story) {
         let host = salt as usize / 2 % 2;
         let fault = w.begin(Fault::Crowd { host, net: 0, crowd: CrowdedRoutes { routes, times: 10 } });
         // what becomes ten times as slow at once may be taken for dead
-        stream(&mut w, ways, 100 * MS);
+        stream(&mut w, ways, (8, MIB), 100 * MS);
         let sent = |w: &World| [0, 1].map(|p| (w.counters(p).streams_replaced, w.counters(p).bytes_resent));
         let before = sent(&w);
-        stream(&mut w, ways, 1_500 * MS);
+        stream(&mut w, ways, (8, MIB), 1_500 * MS);
         let moved = [0, 1].map(|p| w.counters(p).lanes_moved);
         assert_eq!(sent(&w), before, "once: a lane that moves has nothing under way: {moved:?} moves");
         let open = |c: &usize| w.conns[*c].ends.iter().all(|e| e.state == EndState::Open && !e.closing);

@@ -10,7 +10,7 @@
 //! application, and what comes then is any [`Blow`]. A second aim may begin to count when the first has struck, because what follows a
 //! fault (a second handshake, a failover, a repair) is as short as what came before it.
 
-use super::fault::{Fault, KINDS};
+use super::fault::{self, Fault};
 use super::process::Mode;
 use super::{Config, Ev, Verdict, World};
 use crate::link::{MS, SEC};
@@ -343,7 +343,7 @@ fn cause_of(moment: Moment) -> Option<(&'static [Blow], u64, u64)> {
 }
 
 fn weight(cfg: &Config, kind: &str) -> u32 {
-    KINDS.iter().position(|k| *k == kind).map_or(0, |i| cfg.faults.weights[i])
+    cfg.faults.weights[fault::kind(kind)]
 }
 
 /// A moment, and up to which of them the aim is taken.

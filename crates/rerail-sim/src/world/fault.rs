@@ -270,6 +270,11 @@ pub const KINDS: [&str; 30] = [
 /// As many of them every swarm draws; the others are drawn where they have something to meet.
 const COMMON: usize = KINDS.len() - 5;
 
+/// Where the weight of a fault is.
+pub fn kind(name: &str) -> usize {
+    KINDS.iter().position(|k| *k == name).unwrap_or_else(|| panic!("no fault is called {name}"))
+}
+
 /// Which faults come by themselves, and how often.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
@@ -334,8 +339,7 @@ impl FaultPlan {
     pub fn only(kinds: &[&str], interval_ns: u64, duration_ns: (u64, u64)) -> Self {
         let mut weights = [0; KINDS.len()];
         for k in kinds {
-            let i = KINDS.iter().position(|x| x == k).unwrap_or_else(|| panic!("no fault is called {k}"));
-            weights[i] = 1;
+            weights[kind(k)] = 1;
         }
         Self {
             interval_ns,
