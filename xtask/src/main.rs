@@ -14,7 +14,7 @@ use xtask::workspace::trial;
 use xtask::{build, setup};
 
 const AFTER_HELP: &str = "\
-demo, accept, campaign, swarm, hotspots, fuzz, fabtests and bench are commands of rerail-trial: `cargo xtask accept --only data`,
+demo, accept, campaign, swarm, hotspots, migrations, fuzz, fabtests and bench are commands of rerail-trial: `cargo xtask accept --only data`,
 or `cargo xtask trial accept ...`, runs `cargo run -p rerail-trial -- accept --only data`; `cargo xtask accept --help` its options.";
 
 /// The project's commands.
@@ -40,7 +40,7 @@ enum Command {
 }
 
 /// What is handed over to `rerail-trial`.
-const TRIALS: &str = "trial demo accept campaign swarm hotspots fuzz fabtests bench";
+const TRIALS: &str = "trial demo accept campaign swarm hotspots migrations fuzz fabtests bench";
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {

@@ -13,6 +13,7 @@ pub mod fabtests;
 pub mod fuzz;
 pub mod hotspots;
 pub mod lab;
+pub mod migrations;
 pub mod options;
 pub mod picture;
 pub mod record;

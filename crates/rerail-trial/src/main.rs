@@ -1,7 +1,7 @@
 //! The command `rerail-trial`; `cargo xtask COMMAND` forwards to it.
 
 use clap::{Parser, Subcommand};
-use rerail_trial::{accept, bench, campaign, demo, fabtests, fuzz, hotspots, short, swarm};
+use rerail_trial::{accept, bench, campaign, demo, fabtests, fuzz, hotspots, migrations, short, swarm};
 use std::process::ExitCode;
 
 /// Trials of Rerail: real programs under real faults.
@@ -21,6 +21,7 @@ enum Command {
     Fuzz(fuzz::Options),
     Swarm(swarm::Options),
     Hotspots(hotspots::Options),
+    Migrations(migrations::Options),
     Demo(demo::Options),
     /// What `cargo xtask test` runs: the quick acceptance on every MPI, a little fuzzing, a minute of the fault campaign
     Short,
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Swarm(options) => swarm::run(&options),
         Command::Hotspots(options) => hotspots::run(&options),
+        Command::Migrations(options) => migrations::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Short => short::run(),
     };

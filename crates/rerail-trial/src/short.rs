@@ -1,7 +1,7 @@
 //! `rerail-trial short`: what `cargo xtask test` runs besides the tests of the workspace, each part even after a failure of another.
 
 use crate::accept::{self, Scale};
-use crate::{campaign, fuzz};
+use crate::{campaign, fuzz, migrations};
 use anyhow::{Result, bail};
 use std::fmt::Display;
 use std::time::Duration;
@@ -60,6 +60,16 @@ pub fn run() -> Result<()> {
             counts.skipped += 1;
         }
         Err(error) => counts.fail("fuzz", error),
+    }
+    match migrations::short() {
+        Ok(Some(())) => counts.passed += 1,
+        Ok(None) => {
+            println!(
+                "SKIPPED: migrations over queue pairs: no lab of guests on this machine; the reason is above"
+            );
+            counts.skipped += 1;
+        }
+        Err(error) => counts.fail("migrations over queue pairs", error),
     }
     match campaign::short() {
         // a case that did not meet its fault is no proof, and on a slow machine no failure either: it was printed as UNPROVED

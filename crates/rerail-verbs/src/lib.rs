@@ -201,7 +201,8 @@ pub struct Discovery {
     pub problems: Vec<String>,
 }
 
-/// Opens every rail of a kind that is `chosen`.
+/// Opens every rail of a kind that is `chosen`. Once in a process at a time: librdmacm opens a device once for all of a process, and what
+/// happens to its port is told to one of several that share it.
 ///
 /// # Errors
 /// There are none, none is chosen, or one cannot be used.
