@@ -104,6 +104,38 @@ fn leaves_crowded_routes(mpi: &Mpi) {
     assert!(of("path_down").is_empty(), "a path was given up: {told}");
 }
 
+/// Ports of 800 Mbit/s before four spines of 200: a path gets lanes without any setting. Where the port is the bottleneck lanes are
+/// tried, and merged again.
+fn gets_lanes_while_they_pay(mpi: &Mpi) {
+    let Some((program, provider)) = setup(mpi) else { return };
+    let behind = ["--rail", "800mbit", "--fabric", "leaf-spine:2x4,200mbit", "-n", "2", "--ppn", "1"];
+    for (rails, pays) in [(&behind[..], true), (&["--rail", "400mbit", "-n", "2", "--ppn", "1"], false)] {
+        let events = mpi.temporary("tried");
+        let mut command = lab_on(mpi, rails);
+        command.arg("--events").arg(&events).args(["--provider"]).arg(&provider);
+        command.arg("--").arg(program.with_file_name("stream"));
+        command.args(["--seconds", "5", "--size", "1MiB", "--window", "16"]);
+        let stdout = succeeds(&command.output().unwrap());
+        assert!(stdout.contains("every byte right"), "{stdout}");
+        let told = fs::read_to_string(&events).unwrap();
+        fs::remove_file(&events).unwrap();
+        let read = |line| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        let of =
+            |name: &str| told.lines().map(read).filter(|event| event["event"] == name).collect::<Vec<_>>();
+        let made = |event: &serde_json::Value| {
+            ["before_bytes_s", "after_bytes_s"].map(|name| event[name].as_f64().unwrap_or_default())
+        };
+        let added: Vec<[f64; 2]> = of("lane_added").iter().map(made).collect();
+        if pays {
+            assert!(!added.is_empty(), "no lane was added: {told}");
+            assert!(added.iter().all(|[before, after]| after > before), "{told}");
+        } else {
+            assert!(!of("lane_merged").is_empty(), "no lane was tried: {told}");
+        }
+        assert!(of("path_down").is_empty(), "a path was given up: {told}");
+    }
+}
+
 /// Every rank gets the user's variables as they are, and the exit code comes back.
 fn hands_on(mpi: &Mpi) {
     let Some((_, provider)) = setup(mpi) else { return };
@@ -146,6 +178,8 @@ on_every_mpi! {
     open_mpi_5_survives_a_cut: survives_a_cut(1);
     intel_mpi_survives_a_cut: survives_a_cut(2);
     open_mpi_4_survives_a_cut: survives_a_cut(3);
+    mpich_gets_lanes_while_they_pay: gets_lanes_while_they_pay(0);
+    open_mpi_5_gets_lanes_while_they_pay: gets_lanes_while_they_pay(1);
     mpich_leaves_dark_routes: leaves_dark_routes(0);
     open_mpi_5_leaves_dark_routes: leaves_dark_routes(1);
     intel_mpi_leaves_dark_routes: leaves_dark_routes(2);

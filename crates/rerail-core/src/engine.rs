@@ -325,7 +325,9 @@ impl Engine {
         let rail = &self.rails[RailId(local as u8)];
         let to = peer.address().rails[remote];
         let bytes = usize::from(rail.datagram_bytes_safe);
-        let mut path = Path::new(id, RailId(local as u8), to, bytes, rail.speed_mbps, self.clock.now());
+        let lanes = if self.options.lanes_auto { 1 } else { self.options.lanes };
+        let mbps = rail.speed_mbps;
+        let mut path = Path::new(id, RailId(local as u8), to, bytes, mbps, lanes, self.clock.now());
         if rail.streams_on_demand {
             path.demand.save();
         }

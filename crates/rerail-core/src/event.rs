@@ -125,6 +125,24 @@ pub enum EventKind {
         /// See `before`.
         after: u64,
     },
+    /// A path has one lane more: all together make more with it, and it takes nothing from the others.
+    LaneAdded {
+        /// Which.
+        lane: LaneId,
+        /// Bytes per second that the path made without it, and makes with it.
+        before: u64,
+        /// See `before`.
+        after: u64,
+    },
+    /// A lane was merged with the others: it shares their bottleneck, or all together make no more with it.
+    LaneMerged {
+        /// Which.
+        lane: LaneId,
+        /// Bytes per second that the path made with it, and makes without it.
+        before: u64,
+        /// See `before`.
+        after: u64,
+    },
     /// Datagrams vanish on a path that works otherwise: they go over its stream, or over other paths.
     DatagramsBlocked {
         /// Only those of bulk do.
@@ -239,6 +257,8 @@ impl EventKind {
             EventKind::Corruption { .. } => "corruption",
             EventKind::StreamReplaced { .. } => "stream_replaced",
             EventKind::LaneMoved { .. } => "lane_moved",
+            EventKind::LaneAdded { .. } => "lane_added",
+            EventKind::LaneMerged { .. } => "lane_merged",
             EventKind::DatagramsBlocked { .. } => "datagrams_blocked",
             EventKind::DatagramsLed { .. } => "datagrams_led",
             EventKind::DatagramsPass => "datagrams_pass",

@@ -2,6 +2,7 @@
 //!
 //! Owns: the verdicts and what they rest on. What is sent and received, and counted, is a lane's (`lane`, `path/lanes`).
 
+pub(crate) mod breadth;
 mod datagrams;
 mod demand;
 pub(crate) mod detour;
@@ -21,6 +22,7 @@ use crate::lane::Lane;
 use crate::lane::acks::ACK_DELAY;
 use crate::rest::OnDemand;
 use crate::types::{Epoch, Locator, PathId, RailId, Time};
+use breadth::Breadth;
 use datagrams::Datagrams;
 use demand::Demand;
 use detour::Detour;
@@ -52,6 +54,8 @@ pub(crate) struct Path {
     pub lane: Lane,
     /// The others; most paths have none.
     others: Vec<Lane>,
+    /// How many of them carry.
+    pub breadth: Breadth,
     /// How they leave crowded routes.
     pub moves: OnDemand<Moves>,
     health: Health,
@@ -86,6 +90,7 @@ impl Path {
         remote: Locator,
         datagram_bytes_max: usize,
         mbps: u32,
+        lanes: u8,
         now: Time,
     ) -> Self {
         Self {
@@ -94,6 +99,7 @@ impl Path {
             remote,
             lane: Lane::new(datagram_bytes_max, mbps, now),
             others: Vec::new(),
+            breadth: Breadth::new(lanes),
             moves: OnDemand::default(),
             health: Health::Idle,
             since: now,
@@ -176,6 +182,7 @@ impl Path {
         if let Some(moves) = self.moves.awake_mut() {
             moves.begin_epoch();
         }
+        self.breadth.begin_epoch(now);
         self.demand.ends();
         self.evidence = Evidence::begin(now);
         self.datagrams.forget();

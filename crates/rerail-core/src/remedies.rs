@@ -160,6 +160,8 @@ remedies! {
     acks_name_their_lane,
     /// A lane that was moved to another route is heard by the new one only.
     replaced_streams_end,
+    /// A lane that the peer leaves, or merges with the others, keeps what is under way on it.
+    left_lanes_keep_records,
     /// H9: a path that breaks gives back what was on any of its lanes.
     lanes_fail_with_their_path,
     /// What was hedged is sent again when its copy is lost too.

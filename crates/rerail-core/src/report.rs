@@ -69,6 +69,10 @@ pub struct Counters {
     pub streams_replaced: u64,
     /// Lanes that took another route because theirs was crowded.
     pub lanes_moved: u64,
+    /// Lanes that were added because traffic paid for them, and that were merged with the others.
+    pub lanes_added: u64,
+    /// See `lanes_added`.
+    pub lanes_merged: u64,
     /// Partitions.
     pub partitions: u64,
     /// Peers that were silent while their kernel answered for them.
@@ -133,6 +137,8 @@ impl Counters {
             paths_up,
             streams_replaced,
             lanes_moved,
+            lanes_added,
+            lanes_merged,
             partitions,
             peers_stopped,
             peers_died,
@@ -178,6 +184,8 @@ impl Counters {
         f("paths_up", paths_up);
         f("streams_replaced", streams_replaced);
         f("lanes_moved", lanes_moved);
+        f("lanes_added", lanes_added);
+        f("lanes_merged", lanes_merged);
         f("partitions", partitions);
         f("peers_stopped", peers_stopped);
         f("peers_died", peers_died);

@@ -305,7 +305,9 @@ fn each_field(kind: &EventKind, mut f: impl FnMut(&'static str, Value)) {
             f("witness", Value::Text(witness.name()));
             f("resent_bytes", Value::Number(*resent_bytes));
         }
-        EventKind::LaneMoved { lane, before, after } => {
+        EventKind::LaneMoved { lane, before, after }
+        | EventKind::LaneAdded { lane, before, after }
+        | EventKind::LaneMerged { lane, before, after } => {
             f("lane", Value::Number(u64::from(lane.0)));
             f("before_bytes_s", Value::Number(*before));
             f("after_bytes_s", Value::Number(*after));

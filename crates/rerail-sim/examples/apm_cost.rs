@@ -14,6 +14,7 @@ use rerail_core::{
 use rerail_sim::app::{RecvSpec, SendSpec};
 use rerail_sim::fault::Fault;
 use rerail_sim::link::MS;
+use rerail_sim::world::one_lane;
 use rerail_sim::world::{Config, Verdict, World};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,7 +28,7 @@ const PEER_HOSTS: usize = 16;
 const NEVER_NS: u64 = 60_000 * MS;
 
 fn options(rails: usize) -> Options {
-    let mut o = Options::default();
+    let mut o = one_lane();
     let set = [("policy", "primary-standby"), ("alternate", "net0>net1")];
     for (name, value) in set.iter().take(rails) {
         o.set(name, value).expect("valid");

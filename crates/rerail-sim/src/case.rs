@@ -7,8 +7,9 @@
 
 use crate::draw::config_of;
 use crate::ordinals::Ordinals;
+use crate::world::one_lane;
 use crate::world::{CLOSE_NS, Config};
-use rerail_core::{Options, Policy, Remedies};
+use rerail_core::{Policy, Remedies};
 use std::fmt;
 use std::str::FromStr;
 
@@ -59,7 +60,7 @@ pub const PLAIN: &[Plain] = &[
         }
     }),
     ("adaptive", |c| c.options.iter_mut().for_each(|o| o.policy = Policy::Adaptive)),
-    ("default-options", |c| c.options.iter_mut().for_each(|o| *o = Options::default())),
+    ("default-options", |c| c.options.iter_mut().for_each(|o| *o = one_lane())),
 ];
 
 /// A seed and its cuts.

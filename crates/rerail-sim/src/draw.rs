@@ -9,6 +9,7 @@ use crate::onesided::OneSided;
 use crate::ordinals::Ordinals;
 use crate::rng::Rng;
 use crate::theme;
+use crate::world::one_lane;
 use crate::world::{CLOSE_NS, Config, Family, LATE_WRITES_NS, MIGRATES_AFTER_NS, NetSpec, REGISTER_NS};
 use rerail_core::wire::Coverage;
 use rerail_core::{BulkMode, Options, Policy, Remedies};
@@ -147,6 +148,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     };
     families(seed, &mut cfg);
     lanes(seed, &mut cfg);
+    tried_lanes(seed, &mut cfg);
     let mut br = Rng::new(seed, 0xb6);
     for o in &mut cfg.options {
         if br.percent(30) {
@@ -313,6 +315,22 @@ fn lanes(seed: u64, cfg: &mut Config) {
     }
 }
 
+/// Lanes that come and go with the traffic. Of a source of its own as well, which leaves the seeds alone that find planted bugs.
+fn tried_lanes(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0x7a17);
+    if !r.percent(8) {
+        return;
+    }
+    for o in &mut cfg.options {
+        if r.percent(85) {
+            (o.lanes, o.lanes_auto) = (4, true);
+        }
+    }
+    if r.percent(60) && cfg.procs.len() <= 4 {
+        theme::hot_spots(&mut r, cfg);
+    }
+}
+
 /// What is summed, and how soon a rail is blamed. Where bits are flipped everything is summed: the oracle looks at every byte.
 fn checksums(seed: u64, cfg: &mut Config) {
     let mut r = Rng::new(seed, 0xc5);
@@ -344,7 +362,7 @@ fn options_of(r: &mut Rng, attached: &[usize]) -> Options {
         copied_bytes_max: r.pick(&[16_384, 16_384, 0, 512, 4096, 65_536]),
         bulk: r.pick(&[BulkMode::Auto, BulkMode::Auto, BulkMode::Udp, BulkMode::Tcp]),
         hedge_percent: r.pick(&[10, 10, 0, 100]),
-        ..Options::default()
+        ..one_lane()
     };
     if r.percent(50) {
         o.local_rank = Some(r.below(8) as u32);

@@ -25,8 +25,10 @@ pub struct FabricSpec {
     pub topology: Topology,
     /// How its switches choose.
     pub routing: Routing,
-    /// Rate of each link, in Mbit/s.
+    /// Rate of each link inside, in Mbit/s.
     pub mbps: u64,
+    /// The same of the links to hosts.
+    pub ports_mbps: u64,
     /// What makes its tables, or hashes, differ from those of another.
     pub salt: u64,
 }
@@ -46,6 +48,7 @@ pub struct Fabric {
     topology: Topology,
     router: Router,
     byte_ps: u64,
+    port_byte_ps: u64,
     links: Vec<Link>,
     /// Causes for links being dark, over all links.
     dark: u32,
@@ -62,6 +65,7 @@ impl Fabric {
             topology: spec.topology,
             router: Router::new(spec.routing, spec.salt),
             byte_ps: 8_000_000 / spec.mbps.max(1),
+            port_byte_ps: 8_000_000 / spec.ports_mbps.max(1),
             links: vec![Link::default(); spec.topology.links()],
             dark: 0,
             lanes: FxHashMap::default(),
@@ -119,11 +123,13 @@ impl Fabric {
         now: u64,
         mut fits: impl FnMut(u64) -> bool,
     ) -> Option<u64> {
-        let took = bytes as u64 * self.byte_ps / 1000;
         let route = self.route(flow);
+        let ports = self.topology.hosts();
         let mut last = at;
         for (hop, id) in route.links().iter().enumerate() {
             let link = &mut self.links[id.0 as usize];
+            let byte_ps = if (id.0 as usize) < ports { self.port_byte_ps } else { self.byte_ps };
+            let took = bytes as u64 * byte_ps / 1000;
             last += if hop > 0 { SWITCH_NS } else { 0 };
             let first = last.saturating_sub(took);
             if !fits(link.queue.free_at(first) - first) {
@@ -153,7 +159,7 @@ mod tests {
     use topology::PORTS_144;
 
     fn fabric(routing: Routing) -> Fabric {
-        Fabric::new(&FabricSpec { topology: PORTS_144, routing, mbps: 8_000, salt: 1 })
+        Fabric::new(&FabricSpec { topology: PORTS_144, routing, mbps: 8_000, ports_mbps: 8_000, salt: 1 })
     }
 
     fn flow(src: usize, dst: usize, ports: u64) -> Flow {

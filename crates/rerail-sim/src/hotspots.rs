@@ -11,6 +11,7 @@ use crate::fabric::topology::{LinkId, Topology};
 use crate::fabric::{Fabric, FabricSpec};
 use crate::link::{MS, SEC, US};
 use crate::rng::Rng;
+use crate::world::one_lane;
 use crate::world::{Config, Family, NetSpec, World};
 use rerail_core::{Options, Policy};
 use std::collections::VecDeque;
@@ -195,7 +196,8 @@ impl Trial {
     }
 
     fn fabric(&self) -> FabricSpec {
-        FabricSpec { topology: self.topology, routing: self.routing, mbps: self.mbps, salt: self.seed }
+        let (mbps, ports_mbps) = (self.mbps, self.mbps);
+        FabricSpec { topology: self.topology, routing: self.routing, mbps, ports_mbps, salt: self.seed }
     }
 
     /// Without an engine: the first connection of each pair is its first lane, and so on.
@@ -230,7 +232,7 @@ impl Trial {
         (cfg.sndbuf, cfg.rcvbuf) = BUFFERS_BYTES;
         // the engine's promises are checked by seeds; here only the bytes of messages are
         (cfg.chop, cfg.check_every) = (0, 0);
-        cfg.options = vec![Options { lanes: self.lanes, policy: self.policy, ..Options::default() }];
+        cfg.options = vec![Options { lanes: self.lanes, policy: self.policy, ..one_lane() }];
         World::new(cfg)
     }
 

@@ -33,6 +33,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("acks_name_their_epoch", 49, "intact"),
     ("acks_name_their_lane", 30, "live"),
     ("replaced_streams_end", 82, "live"),
+    ("left_lanes_keep_records", 62, "live"),
     ("lanes_fail_with_their_path", 0, "only a connected path has a stream"),
     ("lost_hedges_are_sent", 564, "live"),
     ("retries_go_on", 31, "live"),

@@ -192,6 +192,11 @@ pub struct Config {
     pub skip_sends: Ordinals,
 }
 
+/// The default options, but for lanes that come and go with the traffic: what a world is about says whether it has those.
+pub fn one_lane() -> Options {
+    Options { lanes: 1, lanes_auto: false, ..Options::default() }
+}
+
 impl Config {
     /// Two processes on two hosts, joined by `rails` healthy networks of 10 Gbit/s; nothing is sent and nothing breaks
     /// by itself.
@@ -202,7 +207,7 @@ impl Config {
             hosts: vec![(0..rails).collect(); 2],
             procs: vec![0, 1],
             eps: 1,
-            options: vec![Options::default()],
+            options: vec![one_lane()],
             remedies: Remedies::default(),
             sndbuf: 128 * 1024,
             rcvbuf: 256 * 1024,

@@ -9,6 +9,7 @@ use rerail_sim::app::{RecvSpec, SendSpec};
 use rerail_sim::fault::Fault;
 use rerail_sim::link::{CrowdedRoutes, DarkRoutes};
 use rerail_sim::stream::EndState;
+use rerail_sim::world::one_lane;
 use rerail_sim::world::{Config, World};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -89,7 +90,7 @@ fn after_moves(moves: u64) -> Held {
     let mut cfg = Config::quiet(7, 1);
     cfg.nets[0].mbps = 200;
     (cfg.sndbuf, cfg.rcvbuf, cfg.check_every) = (256 << 10, 512 << 10, 4096);
-    cfg.options = vec![Options { lanes: 4, ..Options::default() }];
+    cfg.options = vec![Options { lanes: 4, ..one_lane() }];
     let mut w = World::new(cfg);
     let mut pending: Vec<u64> = Vec::new();
     let mut salt = 0;

@@ -105,6 +105,7 @@ stories! {
     a_key_opens_the_memory_of_one_message_and_of_no_other, h21_is_noticed_when_keys_are_used_again;
     a_connection_counts_when_the_side_that_made_it_has_sent_first, h23_is_noticed_when_the_acceptor_sends_first;
     a_rail_whose_writes_are_refused_carries_copies, h19_is_noticed_when_writes_are_tried_for_ever;
+    lanes_leave_crowded_routes_and_nothing_goes_twice, lanes_are_noticed_when_records_are_lost_with_them;
     a_path_that_breaks_gives_back_what_was_on_all_its_lanes, h9_is_noticed_when_lanes_are_forgotten;
     an_acknowledgement_is_for_one_lane, h9_is_noticed_when_acknowledgements_name_no_lane;
     an_older_mask_that_arrives_later_takes_nothing_back, h10_is_noticed_when_masks_are_replaced;
@@ -255,8 +256,13 @@ fn a_process_that_is_stopped_when_it_is_met_is_not_given_up() {
 }
 
 #[test]
-fn lanes_leave_crowded_routes_and_nothing_goes_twice() {
-    holds("lanes_leave_crowded_routes_and_nothing_goes_twice");
+fn traffic_pays_for_lanes_over_other_routes_and_they_go_when_it_ends() {
+    holds("traffic_pays_for_lanes_over_other_routes_and_they_go_when_it_ends");
+}
+
+#[test]
+fn lanes_that_share_a_bottleneck_are_merged_and_nothing_goes_twice() {
+    holds("lanes_that_share_a_bottleneck_are_merged_and_nothing_goes_twice");
 }
 
 #[test]

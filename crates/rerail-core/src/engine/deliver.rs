@@ -890,7 +890,9 @@ impl Engine {
                 (acked, lost)
             }
         };
-        if channel == Channel::Stream && !acked.is_empty() && self.peers[peer].paths[index].lane_count() > 1 {
+        let path = &self.peers[peer].paths[index];
+        let several = path.lane_count() > 1 || path.breadth.is_tried();
+        if channel == Channel::Stream && !acked.is_empty() && several {
             let bytes = acked.iter().map(|s| u64::from(s.bytes())).sum();
             self.look_at_lanes(peer, index, (id, bytes));
         }

@@ -733,7 +733,8 @@ impl Engine {
         lane.connection_mut().attach(stream, name.number());
         lane.acks_mut().begin_stream();
         lane.rate_mut().pause();
-        if path.moves.awake_mut().is_some_and(|moves| moves.arrives(id)) {
+        let moved = path.moves.awake_mut().is_some_and(|moves| moves.arrives(id));
+        if moved || path.breadth.fresh(id).is_some() {
             path.lane_of_mut(id).expect("lanes stay").rate_mut().begins_anew();
         }
         if let Some(i) = path.integrity.awake_mut() {
@@ -809,10 +810,19 @@ impl Engine {
         let Some(index) = self.peers[peer].path_index(path) else { return };
         // a peer that knows of our leaving may leave first: that is no fault, and the stream is not replaced
         let parted = self.peers[peer].gone().is_some() || self.peers[peer].farewell.is_answered();
-        let moves = self.peers[peer].paths[index].moves.awake();
-        if resent_bytes == 0 && moves.is_some_and(|moves| moves.expects_end(id)) {
-            // its accept comes by another route, and later
-            return;
+        let path = &mut self.peers[peer].paths[index];
+        let tries = self.options.lanes_auto;
+        if let Some(moves) = path.moves.awake_mut().filter(|_| resent_bytes == 0) {
+            if moves.expects_end(id) {
+                // its accept comes by another route, and later
+                return;
+            }
+            if tries && moves.yields(id) {
+                // the peer wants the lane no more; if this side does, it opens the next
+                moves.parts(id);
+                self.schedule(peer, now);
+                return;
+            }
         }
         self.counters.streams_replaced += u64::from(!parted);
         let first = self.opens_streams(peer, index);
@@ -943,7 +953,8 @@ impl Engine {
                 next = next.min(d);
             }
         }
-        for id in (0..self.peers[peer].paths[index].lane_count() as u8).map(LaneId) {
+        let path = &self.peers[peer].paths[index];
+        for id in (0..path.breadth.lanes().min(path.lane_count() as u8)).map(LaneId) {
             let path = &mut self.peers[peer].paths[index];
             if !path.health().connected() || path.demand.is_saved() {
                 break;

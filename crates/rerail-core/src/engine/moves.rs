@@ -5,7 +5,7 @@ use super::deliver::Taken;
 use crate::event::EventKind;
 use crate::lane::name::LaneName;
 use crate::message::item::Item;
-use crate::path::moves::{Due, SAMPLES};
+use crate::path::moves::{Due, Moves, SAMPLES};
 use crate::types::{LaneId, PeerId, Time};
 use rerail_wire::{FrameHeader, FrameType};
 
@@ -19,13 +19,22 @@ impl Engine {
         let now = self.clock.now();
         let path = &mut self.peers[peer].paths[index];
         let round_trip = path.lane.rtt().smoothed();
+        path.breadth.acked(id, bytes);
+        if path.breadth.looks(round_trip, now) && !path.moves.awake().is_some_and(Moves::is_busy) {
+            self.try_lanes(peer, index);
+        }
+        let path = &mut self.peers[peer].paths[index];
+        if path.lane_count() == 1 {
+            return;
+        }
         path.moves.acked(id, bytes);
         if path.moves.looks(round_trip, now) {
             let mut rates = Vec::with_capacity(path.lane_count());
+            let breadth = path.breadth.clone();
             for (id, lane) in (0..).map(LaneId).zip(path.lanes_mut()) {
                 // what is counted here has to be counted anew, known or not
                 let known = lane.rate_mut().take_samples() >= SAMPLES;
-                if known && lane.stream().is_some() {
+                if known && lane.stream().is_some() && breadth.carries(id) {
                     rates.push((id, lane.rate()));
                 }
             }
@@ -35,15 +44,18 @@ impl Engine {
                     self.event(event, peer, Some(index));
                 }
             }
-            if let Some(id) = self.peers[peer].paths[index].moves.compare(&rates, now) {
-                self.leave_route(peer, index, id);
+            let path = &mut self.peers[peer].paths[index];
+            if !path.breadth.is_busy() {
+                if let Some(id) = path.moves.compare(&rates, now) {
+                    self.leave_route(peer, index, id);
+                }
             }
         }
         self.lane_timer(peer, index);
     }
 
     /// A lane is to take another route.
-    fn leave_route(&mut self, peer: PeerId, index: usize, id: LaneId) {
+    pub(crate) fn leave_route(&mut self, peer: PeerId, index: usize, id: LaneId) {
         let now = self.clock.now();
         let path = &mut self.peers[peer].paths[index];
         let stream = path.lane_of(id).and_then(|l| l.stream());
@@ -62,6 +74,11 @@ impl Engine {
         let path = &mut self.peers[peer].paths[index];
         // a stream that was replaced meanwhile is left already
         if path.lane_count() > 1 && path.has_stream_of(lane) && protects {
+            if f.kind == FrameType::Leave && !self.remedies.left_lanes_keep_records() {
+                // planted: they are forgotten
+                let stream = path.lane_of(lane.lane()).and_then(|l| l.stream()).expect("it has one");
+                drop(self.streams[stream].take_all());
+            }
             match f.kind {
                 FrameType::Leave => path.moves.peer_leaves(lane.lane(), lane.number(), first, now),
                 _ => path.moves.peer_left(lane.lane(), lane.number()),
@@ -75,6 +92,15 @@ impl Engine {
     pub(crate) fn lane_timer(&mut self, peer: PeerId, index: usize) -> Time {
         let now = self.clock.now();
         let mut next = Time::NEVER;
+        let path = &mut self.peers[peer].paths[index];
+        if let Some(at) = path.breadth.idle_at() {
+            if now >= at {
+                let count = path.breadth.idles();
+                (1..count).rev().for_each(|id| self.part_lane(peer, index, LaneId(id)));
+            } else {
+                next = at;
+            }
+        }
         let Some(moves) = self.peers[peer].paths[index].moves.awake() else { return next };
         for id in moves.busy().collect::<Vec<_>>() {
             let path = &mut self.peers[peer].paths[index];
@@ -83,6 +109,11 @@ impl Engine {
             let under_way = stream.is_some_and(|s| s.has_under_way());
             match path.moves.due(id, name.map(LaneName::number), under_way, now) {
                 Due::Wait(at) => next = next.min(at),
+                Due::Open if !path.breadth.has(id) => {
+                    path.moves.parts(id);
+                    let stream = path.lane_of(id).and_then(|l| l.stream()).expect("it was left with one");
+                    self.drop_stream(stream);
+                }
                 Due::Open => {
                     let epoch = path.epoch();
                     self.counters.lanes_moved += 1;

@@ -5,7 +5,6 @@
 //! (several paths to a port, each a connection of its own).
 
 use super::Path;
-use super::moves::Moves;
 use crate::lane::Lane;
 use crate::lane::name::LaneName;
 use crate::types::{LaneId, StreamId, Time};
@@ -65,13 +64,19 @@ impl Path {
         self.epoch() == name.epoch() && lane.is_some_and(|l| l.connection().number() == name.number())
     }
 
-    /// Whether the stream of a lane takes nothing new, because the lane is to take another route. Some lane always takes what is new.
+    /// Whether the stream of a lane takes nothing new, because the lane is to take another route, or is one too many. Some lane always takes what is
+    /// new.
     #[inline]
     pub fn is_left(&self, id: LaneId, now: Time) -> bool {
-        let takes = |(other, lane): (LaneId, &Lane), moves: &Moves| {
-            lane.stream().is_some() && !moves.is_left(other, now)
+        let takes = |(other, lane): (LaneId, &Lane)| {
+            lane.stream().is_some() && self.breadth.carries(other) && !self.is_moving(other, now)
         };
-        self.moves.awake().is_some_and(|m| m.is_left(id, now) && self.lanes().any(|l| takes(l, m)))
+        (!self.breadth.carries(id) || self.is_moving(id, now)) && self.lanes().any(takes)
+    }
+
+    #[inline]
+    fn is_moving(&self, id: LaneId, now: Time) -> bool {
+        self.moves.awake().is_some_and(|m| m.is_left(id, now))
     }
 
     /// The attempts at streams.
@@ -111,7 +116,7 @@ mod tests {
     #[test]
     fn lanes_grow_and_are_found_by_their_numbers() {
         let at = Locator::ip([10, 0, 0, 1].into(), 1);
-        let mut x = Path::new(PathId(0), RailId(0), at, 1400, 1000, Time::ORIGIN);
+        let mut x = Path::new(PathId(0), RailId(0), at, 1400, 1000, 4, Time::ORIGIN);
         let one = x.rate();
         assert_eq!((x.lane_count(), x.lane_of(LaneId(1)).is_none(), x.has_stream()), (1, true, false));
         x.grow_lanes(4, 1000, Time::ORIGIN);

@@ -129,6 +129,21 @@ impl Moves {
         matches!(self.step(id), Step::Opens { .. })
     }
 
+    /// Whether the end of a stream that the peer leaves is no fault, where lanes come and go with the traffic.
+    pub fn yields(&self, id: LaneId) -> bool {
+        matches!(self.step(id), Step::Yields { told: true, .. })
+    }
+
+    /// A lane has no stream any more, and is to have none.
+    pub fn parts(&mut self, id: LaneId) {
+        *self.lane_mut(id) = Move::default();
+    }
+
+    /// Whether some lane is on its way.
+    pub fn is_busy(&self) -> bool {
+        self.lanes.iter().any(|m| m.step != Step::Stays)
+    }
+
     /// Lanes about which something is to be done.
     pub fn busy(&self) -> impl Iterator<Item = LaneId> + '_ {
         let busy =
@@ -173,7 +188,7 @@ impl Moves {
             let m = self.lane_mut(id);
             m.slow = if rate < SLOW * best { m.slow.saturating_add(1) } else { 0 };
         }
-        if self.lanes.iter().any(|m| m.step != Step::Stays) || self.rests_until.is_some_and(|t| now < t) {
+        if self.is_busy() || self.rests_until.is_some_and(|t| now < t) {
             return None;
         }
         let ready = |m: &Move| m.slow >= LOOKS;

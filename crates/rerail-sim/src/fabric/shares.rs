@@ -90,7 +90,7 @@ mod tests {
     use crate::fabric::topology::{PORTS_144, Topology};
 
     fn of(topology: Topology, pairs: &[(usize, usize)], lanes: usize) -> Shares {
-        let spec = FabricSpec { topology, routing: Routing::Ecmp, mbps: 1000, salt: 3 };
+        let spec = FabricSpec { topology, routing: Routing::Ecmp, mbps: 1000, ports_mbps: 1000, salt: 3 };
         let lanes = |i: usize, (src, dst): (usize, usize)| {
             (0..lanes).map(move |lane| Flow { src, dst, ports: (i * lanes + lane) as u64, lane: lane as u32 })
         };

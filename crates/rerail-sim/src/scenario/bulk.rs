@@ -6,6 +6,7 @@ use super::{Story, received, sent, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::{MS, SEC};
+use crate::world::one_lane;
 use crate::world::{Config, Passing, Verdict, World};
 use rerail_core::{BulkMode, Health, Options};
 use rerail_wire::packet::{PacketHeader, PacketKind, peek};
@@ -144,7 +145,7 @@ pub fn shared_bottleneck(story: &Story) {
     cfg.hosts = vec![vec![0]; 3];
     cfg.procs = vec![0, 1, 2];
     cfg.nets[0].mbps = 100;
-    cfg.options = vec![Options { bulk: BulkMode::Udp, ..Options::default() }];
+    cfg.options = vec![Options { bulk: BulkMode::Udp, ..one_lane() }];
     let mut w = story.world(cfg);
     for a in [0, 1] {
         w.recv(RecvSpec::class(2, 200, 64));
@@ -187,7 +188,7 @@ pub fn shared_bottleneck(story: &Story) {
 /// Bulk datagrams vanish, all of them: small messages and control go on as if nothing were there, and the path stays in service.
 pub fn small_beside_bulk(story: &Story) {
     let mut cfg = Config::quiet(7, 1);
-    cfg.options = vec![Options { bulk: BulkMode::Udp, ..Options::default() }];
+    cfg.options = vec![Options { bulk: BulkMode::Udp, ..one_lane() }];
     let mut w = story.world(cfg);
     warm_up(&mut w);
     w.filter = Some(Box::new(|d| {
@@ -260,7 +261,7 @@ pub fn black_hole(story: &Story) {
     {
         let mut cfg = Config::quiet(seed, 1);
         cfg.nets[0].mbps = 1_000;
-        let mut o = Options::default();
+        let mut o = one_lane();
         for (name, value) in set {
             o.set(name, value).expect("the story's options are valid");
         }

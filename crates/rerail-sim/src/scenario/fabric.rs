@@ -14,9 +14,14 @@ use rerail_core::{EventKind, Health};
 const MIB: usize = 1 << 20;
 
 /// One process for each host of two leaves, joined by so many spines; every link has 1 Gbit/s.
-fn world(story: &Story, seed: u64, (spines, hosts): (usize, usize), set: &[(&str, &str)]) -> World {
+fn world(story: &Story, seed: u64, size: (usize, usize), set: &[(&str, &str)]) -> World {
+    wide(story, seed, size, 1_000, set)
+}
+
+/// The same, whose ports have so many Mbit/s.
+fn wide(story: &Story, seed: u64, (spines, hosts): (usize, usize), mbps: u64, set: &[(&str, &str)]) -> World {
     let mut cfg = Config::quiet(seed, 1);
-    cfg.nets[0].mbps = 1_000;
+    cfg.nets[0].mbps = mbps;
     cfg.check_every = 512;
     cfg.hosts = vec![vec![0]; 2 * hosts];
     cfg.procs = (0..2 * hosts).collect();
@@ -24,6 +29,7 @@ fn world(story: &Story, seed: u64, (spines, hosts): (usize, usize), set: &[(&str
         topology: Topology::LeafSpine { leaves: 2, spines, hosts, cables: 1 },
         routing: Routing::Ecmp,
         mbps: 1_000,
+        ports_mbps: mbps,
         salt: seed,
     })];
     cfg.options = vec![options(set)];
@@ -116,6 +122,35 @@ pub fn incast(story: &Story) {
             w.heal_and_finish();
         }
     }
+}
+
+/// The port has four times what a link inside has: a path gets lanes until it uses all routes that its connections meet, and has one again after the traffic.
+pub fn more_lanes(story: &Story) {
+    let mut sum = 0;
+    for seed in 0..4 {
+        let mut w = wide(story, seed, (4, 1), 4_000, &[("lanes", "auto")]);
+        let pair = [(0, 1)];
+        stream(&mut w, &pair, (8, MIB), 3_000 * MS);
+        let c = w.counters(0);
+        assert!(c.lanes_added > 0, "port: one route is used of four");
+        let told = w.events_of(0, |e| matches!(e, EventKind::LaneAdded { .. })).len() as u64;
+        assert_eq!(told, c.lanes_added, "each is reported");
+        let (arrived, _) = stream(&mut w, &pair, (8, MIB), 500 * MS);
+        sum += arrived[0];
+        let all = |w: &World| w.oracle.pending_count() == 0;
+        assert!(w.run_finely(1_000 * MS, all), "live: {}", w.describe());
+        w.run_for(12_000 * MS);
+        for p in 0..2 {
+            let c = w.counters(p);
+            assert_eq!((c.streams_replaced, c.bytes_resent), (0, 0), "once: none of it is a fault");
+            let streams: usize = w.paths(p).iter().filter(|x| x.peer_name != 0).map(|x| x.streams).sum();
+            assert_eq!(streams, 1, "bounded: lanes that nothing needs are there still");
+        }
+        no_path_is_broken(&w);
+        w.heal_and_finish();
+    }
+    // a route carries 60 in this time
+    assert!(sum > 4 * 150, "port: {sum} MB in two seconds, over four routes of 125 MB/s");
 }
 
 /// A link inside the fabric goes dark under a stream, and no interface reports it: what is led over it is led elsewhere.

@@ -130,6 +130,41 @@ pub fn crowded_routes_are_left(story: &Story) {
     assert!(stay <= 7, "port: {stay} of 24 lanes stay on crowded routes");
 }
 
+/// The port is what limits traffic, in one direction and in both: lanes that are tried bring nothing, and are merged with the first one. None of it is a
+/// fault, and nothing is sent twice for it.
+pub fn merged(story: &Story) {
+    for ways in [&[(0, 1)][..], &[(0, 1), (1, 0)]] {
+        let mut cfg = Config::quiet(1, 1);
+        cfg.nets[0].mbps = 1_000;
+        cfg.options = vec![options(&[("lanes", "auto")])];
+        (cfg.sndbuf, cfg.rcvbuf) = (512 * 1024, 1024 * 1024);
+        let mut w = story.world(cfg);
+        warm_up(&mut w);
+        stream(&mut w, ways, (8, MIB), 4_000 * MS);
+        let all = |w: &World| w.oracle.pending_count() == 0;
+        assert!(w.run_finely(2_000 * MS, all), "live: {}", w.describe());
+        for p in ways.iter().map(|way| way.0) {
+            let c = w.counters(p);
+            assert!(c.lanes_merged > 2, "port: {} lanes were tried and merged", c.lanes_merged);
+            assert_eq!((c.lanes_added, c.lanes_moved), (0, 0), "port: a lane brings nothing here");
+            let told = w.events_of(p, |e| matches!(e, EventKind::LaneMerged { .. })).len() as u64;
+            assert_eq!(told, c.lanes_merged, "each is reported");
+        }
+        // the last trial comes to its end
+        w.run_for(2_000 * MS);
+        for p in 0..2 {
+            let c = w.counters(p);
+            assert_eq!(
+                (c.streams_replaced, c.bytes_resent),
+                (0, 0),
+                "once: a lane is merged when it is empty"
+            );
+            assert!(w.paths(p).iter().all(|x| x.streams == 1), "bounded: {:?}", w.paths(p));
+        }
+        w.heal_and_finish();
+    }
+}
+
 /// Small messages to and fro, each answered before the next: longest time that one takes, in milliseconds.
 fn slowest_turn(w: &mut World, ns: u64) -> u64 {
     let end = w.now + ns;

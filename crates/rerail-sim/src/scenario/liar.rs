@@ -2,14 +2,15 @@
 //! engine is real; the story plays the peer.
 
 use super::Story;
+use crate::world::one_lane;
 use rerail_core::wire::frame::{FRAME_HEADER_BYTES, flags};
 use rerail_core::wire::hello::Hello;
 use rerail_core::wire::onesided::{Order, OrderKind, OrderPiece};
 use rerail_core::wire::packet::{PACKET_HEADER_BYTES, PacketHeader, PacketKind};
 use rerail_core::wire::{Address, Coverage, FrameHeader, FrameType, PairKeys, Token};
 use rerail_core::{
-    CompletionKind, CqId, Engine, EngineConfig, EpId, Identity, IoVec, Locator, Options, RailDesc, RailId,
-    Region, RemotePiece, RmaOp, Time,
+    CompletionKind, CqId, Engine, EngineConfig, EpId, Identity, IoVec, Locator, RailDesc, RailId, Region,
+    RemotePiece, RmaOp, Time,
 };
 
 const OWN: Token = Token([9; 16]);
@@ -58,7 +59,7 @@ impl Victim {
         let config = EngineConfig {
             identity: Identity::toy(OWN),
             rails: vec![rail],
-            options: Options::default(),
+            options: one_lane(),
             encrypts: false,
             seed: 1,
             host: 1,

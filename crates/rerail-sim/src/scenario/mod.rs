@@ -160,8 +160,20 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         hazard: "lanes",
         name: "lanes_leave_crowded_routes_and_nothing_goes_twice",
-        remedies: &[],
+        remedies: &[("left_lanes_keep_records", "live")],
         run: lanes::crowded_routes_are_left,
+    },
+    Scenario {
+        hazard: "lanes",
+        name: "traffic_pays_for_lanes_over_other_routes_and_they_go_when_it_ends",
+        remedies: &[],
+        run: fabric::more_lanes,
+    },
+    Scenario {
+        hazard: "lanes",
+        name: "lanes_that_share_a_bottleneck_are_merged_and_nothing_goes_twice",
+        remedies: &[],
+        run: lanes::merged,
     },
     Scenario {
         hazard: "H3",

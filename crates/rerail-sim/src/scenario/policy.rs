@@ -4,12 +4,13 @@ use super::{Story, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
+use crate::world::one_lane;
 use crate::world::{Config, World};
 use rerail_core::{Health, Options};
 
 /// The options of a story.
 pub(super) fn options(set: &[(&str, &str)]) -> Options {
-    let mut o = Options::default();
+    let mut o = one_lane();
     for (name, value) in set {
         o.set(name, value).expect("the story's options are valid");
     }

@@ -4,6 +4,7 @@ use super::{Story, received, until_event};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::{MS, SEC};
+use crate::world::one_lane;
 use crate::world::{Config, World};
 use rerail_core::{EventKind, Options};
 use std::time::Duration;
@@ -14,7 +15,7 @@ fn idle(story: &Story, seed: u64, rails: usize, hosts: &[usize], budget: u32) ->
     let mut cfg = Config::quiet(seed, rails);
     cfg.hosts = vec![(0..rails).collect(); hosts.iter().max().map_or(1, |h| h + 1)];
     cfg.procs = std::iter::once(0).chain(hosts.iter().copied()).collect();
-    cfg.options = vec![Options { probe_budget: budget, ..Options::default() }, Options::default()];
+    cfg.options = vec![Options { probe_budget: budget, ..one_lane() }, one_lane()];
     cfg.options[0].partition_timeout = Some(Duration::from_secs(3));
     cfg.peers_may_be_lost = true;
     let mut w = story.world(cfg);
