@@ -741,6 +741,10 @@ impl Engine {
             i.new_stream();
         }
         self.peers[peer].paths[index].demand.is_met();
+        if !self.peers[peer].paths[index].breadth.has(id) {
+            // it was wanted when it was opened
+            self.part_lane(peer, index, id);
+        }
         self.unsettle(peer);
         self.mark_stream(stream);
         self.mark_streams(peer);

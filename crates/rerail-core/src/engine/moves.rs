@@ -124,6 +124,8 @@ impl Engine {
                     self.peers[peer].backlog.tell(Item::Left { lane });
                     self.mark(peer);
                 }
+                // one that is not wanted goes as soon as the peer lets it
+                Due::Stay if !path.breadth.has(id) => self.part_lane(peer, index, id),
                 Due::Stay => self.mark_streams(peer),
             }
         }

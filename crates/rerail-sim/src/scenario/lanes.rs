@@ -145,13 +145,13 @@ pub fn merged(story: &Story) {
         assert!(w.run_finely(2_000 * MS, all), "live: {}", w.describe());
         for p in ways.iter().map(|way| way.0) {
             let c = w.counters(p);
-            assert!(c.lanes_merged > 2, "port: {} lanes were tried and merged", c.lanes_merged);
+            assert!(c.lanes_merged >= 2, "port: {} lanes were tried and merged", c.lanes_merged);
             assert_eq!((c.lanes_added, c.lanes_moved), (0, 0), "port: a lane brings nothing here");
             let told = w.events_of(p, |e| matches!(e, EventKind::LaneMerged { .. })).len() as u64;
             assert_eq!(told, c.lanes_merged, "each is reported");
         }
-        // the last trial comes to its end
-        w.run_for(2_000 * MS);
+        // the last trial ends for want of traffic
+        w.run_for(12_000 * MS);
         for p in 0..2 {
             let c = w.counters(p);
             assert_eq!(
