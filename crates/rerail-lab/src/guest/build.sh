@@ -21,11 +21,12 @@ packages() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Fetches a package into debs/ and prints its file.
+# Fetches a package, of a version if one is given, into debs/ and prints its file.
 fetch() {
+    local files="$dir/debs/$1_${2:-}"
     mkdir -p "$dir/debs"
-    ls "$dir/debs/$1"_*.deb >/dev/null 2>&1 || (cd "$dir/debs" && apt-get download "$1" >/dev/null)
-    ls "$dir/debs/$1"_*.deb | head -n 1
+    ls "$files"*.deb >/dev/null 2>&1 || (cd "$dir/debs" && apt-get download "$1${2:+=$2}" >/dev/null)
+    ls "$files"*.deb | head -n 1
 }
 
 for tool in apt-get dpkg-deb dpkg-query; do
@@ -49,8 +50,10 @@ release=$(basename "$dir"/kernel/lib/modules/*-amd64)
 if [ -n "$siw" ] && [ ! -f "$dir/kernel/lib/modules/siw.ko" ]; then
     packages "linux-headers-$release" make xz-utils binutils
     source=linux-source-$(echo "$release" | cut -d. -f1,2)
-    deb=$(fetch "$source")
-    have=$(dpkg-deb -f "$deb" Version) want=$(dpkg-query -W -f '${Version}' "linux-headers-$release")
+    # Debian's signed kernel follows its source by a day or more: the newest source may be too new
+    want=$(dpkg-query -W -f '${Version}' "linux-headers-$release")
+    deb=$(fetch "$source" "$want")
+    have=$(dpkg-deb -f "$deb" Version)
     [ "$have" = "$want" ] || fail "the kernel's source is of version $have and its headers of $want: remove $dir and try again"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
