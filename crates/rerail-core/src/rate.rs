@@ -109,7 +109,7 @@ impl Crowd {
 
 /// With fewer bytes in flight the rail may have been idle: what is measured then is the traffic, not the rail. Such a
 /// sample may raise the estimate and must not lower it, or a rail that is given little would be given ever less.
-const BACKLOG_MIN: u64 = 128 * 1024;
+pub(crate) const BACKLOG_MIN: u64 = 128 * 1024;
 /// Intervals shorter than this give no rate.
 const RATE_INTERVAL_MIN: Duration = Duration::from_millis(4);
 

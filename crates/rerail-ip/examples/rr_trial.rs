@@ -11,76 +11,26 @@
 //!
 //! Options are read from `FI_RERAIL_*`; `RERAIL_LOG=1` shows the log.
 
-use rerail_core::{
-    Completion, CompletionKind, CompletionLevel, CqId, EndpointId, EpId, IoVec, Protocol, RecvOp, SendOp,
-};
-use rerail_runtime::{Runtime, Setup, read_options};
+mod node;
+
+use node::Node;
+use rerail_core::{Completion, CompletionKind};
+use rerail_runtime::read_options;
 use std::net::UdpSocket;
-use std::sync::Arc;
 use std::time::Instant;
 
 const CONTROL: u64 = 1;
 const DATA: u64 = 2;
 const ECHO: u64 = 3;
 
-struct Node {
-    rt: Arc<Runtime>,
-    cq: CqId,
-    ep: EpId,
-    done: Vec<Completion>,
+fn start() -> Node {
+    let options = read_options(|row| std::env::var(format!("FI_RERAIL_{}", row.name.to_uppercase())).ok());
+    let options = options.unwrap_or_else(|e| panic!("{e}"));
+    let rails = rerail_ip::attach(&options.rails).unwrap_or_else(|e| panic!("{e}"));
+    Node::new(options, rails)
 }
 
 impl Node {
-    fn start() -> Node {
-        let options =
-            read_options(|row| std::env::var(format!("FI_RERAIL_{}", row.name.to_uppercase())).ok());
-        let options = options.unwrap_or_else(|e| panic!("{e}"));
-        let rails = rerail_ip::attach(&options.rails).unwrap_or_else(|e| panic!("{e}"));
-        let rt = Runtime::start(Setup { options, rails, log: None }).unwrap_or_else(|e| panic!("{e}"));
-        let cq = rt.inspect(|e| e.open_cq(1024)).unwrap();
-        let ep = rt.open_endpoint(cq, cq).unwrap();
-        Node { rt, cq, ep, done: Vec::new() }
-    }
-
-    fn send(&self, dest: EndpointId, tag: u64, bytes: &[u8]) {
-        let op = SendOp {
-            ep: self.ep,
-            dest,
-            protocol: Protocol::Tagged,
-            tag,
-            data: None,
-            iov: &[IoVec::from_ref(bytes)],
-            context: 0,
-            completion: true,
-            inject: false,
-            level: CompletionLevel::Buffered,
-        };
-        loop {
-            // SAFETY: every caller waits for the completion before it touches the buffer.
-            match self.rt.with(|e, now| unsafe { e.send(&op, now) }).unwrap() {
-                Ok(()) => return,
-                Err(rerail_core::PostError::Again) => self.rt.progress().unwrap(),
-                Err(e) => panic!("{e}"),
-            }
-        }
-    }
-
-    fn recv(&self, tag: u64, bytes: &mut [u8]) {
-        let op = RecvOp {
-            ep: self.ep,
-            protocol: Protocol::Tagged,
-            tag,
-            ignore: 0,
-            src: None,
-            iov: &[IoVec::from_mut(bytes)],
-            context: 0,
-            completion: true,
-            multi: false,
-        };
-        // SAFETY: every caller waits for the completion before it touches the buffer.
-        self.rt.with(|e, now| unsafe { e.recv(&op, now) }).unwrap().unwrap();
-    }
-
     /// Waits for `sends` and `recvs` completions; returns the last receive.
     fn wait(&mut self, mut sends: usize, mut recvs: usize) -> Option<Completion> {
         let mut last = None;
@@ -128,7 +78,7 @@ impl Node {
 }
 
 fn serve(file: &str) {
-    let mut n = Node::start();
+    let mut n = start();
     let address = n.rt.inspect(|e| e.address(n.ep)).unwrap().to_bytes();
     std::fs::write(format!("{file}.new"), address).unwrap();
     std::fs::rename(format!("{file}.new"), file).unwrap();
@@ -189,7 +139,7 @@ fn idle(seconds: usize) {
 }
 
 fn client(mode: &str, file: &str, bytes: usize, count: usize, window: usize) {
-    let mut n = Node::start();
+    let mut n = start();
     let address = std::fs::read(file).expect("the address file of the server");
     let address = rerail_core::wire::Address::parse(&address).unwrap();
     let dest = n.rt.with(|e, _| e.endpoint_of(&address)).unwrap();

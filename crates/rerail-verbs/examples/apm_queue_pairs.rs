@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! apm_queue_pairs answer                   on one host
-//! apm_queue_pairs measure HOST [PEERS…]    on the other; HOST is the first
+//! apm_queue_pairs measure HOST [PEERS…]    on the other; HOST is the one that answers
 //! ```
 //!
 //! One process with N peers, two rails, `primary-standby` with an alternate: N queue pairs on each rail. Where an adapter migrates by
@@ -11,12 +11,13 @@
 //! cable to be cut and repaired and reads a line from standard input when that is done (`cargo xtask trial migrations` does it in a
 //! lab of guests). Options are read from `FI_RERAIL_*`; the kind of rail is the first of `FI_RERAIL_KINDS`.
 
+#[path = "../../rerail-ip/examples/node/mod.rs"]
+mod node;
+
+use node::Node;
 use rerail_core::wire::Address;
-use rerail_core::{
-    Completion, CompletionKind, CompletionLevel, CqId, EndpointId, EpId, IoVec, Migration, PostError,
-    Protocol, RailId, RecvOp, SendOp,
-};
-use rerail_runtime::{Runtime, Setup, read_options};
+use rerail_core::{Completion, CompletionKind, EndpointId, Migration, RailId};
+use rerail_runtime::read_options;
 use rerail_verbs::Settings;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::net::{TcpListener, TcpStream};
@@ -33,7 +34,7 @@ const PEERS: [usize; 3] = [1, 4, 16];
 /// Bytes of the messages of figure 7, and those of figure 8.
 const BYTES: usize = 128;
 const SIZES: [usize; 5] = [8, 128, 1024, 8192, 32_768];
-/// Rounds over all peers whose half round trips count as undisturbed, and about how many messages those are.
+/// Rounds over all peers whose half round trips count as undisturbed.
 const ROUNDS: usize = 5;
 /// The first message that makes a queue pair, because it is placed.
 const LARGE: usize = 256 << 10;
@@ -44,77 +45,27 @@ const BACK: u64 = 2;
 /// What the answering host's processes are called with.
 const PEER: &str = "--peer";
 
-/// A process, as far as Rerail sees.
-struct Node {
-    rt: Arc<Runtime>,
-    cq: CqId,
-    ep: EpId,
-    done: Vec<Completion>,
+fn start() -> Node {
+    let look = |name: &str| std::env::var(format!("FI_RERAIL_{}", name.to_uppercase())).ok();
+    let mut options = read_options(|row| look(row.name)).unwrap_or_else(|e| panic!("{e}"));
+    let kind = options.kinds[0];
+    let rails = rerail_verbs::attach(kind, &Settings::default(), &|_| true);
+    let rails = rails.unwrap_or_else(|e| panic!("rails of the kind {}: {e}", kind.name()));
+    let names: Vec<String> = rails.rails.iter().map(|r| r.name.clone()).collect();
+    assert!(names.len() >= 2, "two rails of the kind {} are needed; there are: {names:?}", kind.name());
+    let alternate = format!("{}>{}", names[0], names[1]);
+    for (name, value) in
+        [("policy", "primary-standby"), ("alternate", alternate.as_str()), ("control", "off")]
+    {
+        options.set(name, value).unwrap_or_else(|e| panic!("{e}"));
+    }
+    Node::new(options, rails)
 }
 
 impl Node {
-    fn start() -> Node {
-        let look = |name: &str| std::env::var(format!("FI_RERAIL_{}", name.to_uppercase())).ok();
-        let mut options = read_options(|row| look(row.name)).unwrap_or_else(|e| panic!("{e}"));
-        let kind = options.kinds[0];
-        let rails = rerail_verbs::attach(kind, &Settings::default(), &|_| true);
-        let rails = rails.unwrap_or_else(|e| panic!("rails of the kind {}: {e}", kind.name()));
-        let names: Vec<String> = rails.rails.iter().map(|r| r.name.clone()).collect();
-        assert!(names.len() >= 2, "two rails of the kind {} are needed; there are: {names:?}", kind.name());
-        let alternate = format!("{}>{}", names[0], names[1]);
-        for (name, value) in
-            [("policy", "primary-standby"), ("alternate", alternate.as_str()), ("control", "off")]
-        {
-            options.set(name, value).unwrap_or_else(|e| panic!("{e}"));
-        }
-        let rt = Runtime::start(Setup { options, rails, log: None }).unwrap_or_else(|e| panic!("{e}"));
-        let cq = rt.inspect(|e| e.open_cq(1024)).unwrap();
-        let ep = rt.open_endpoint(cq, cq).unwrap();
-        Node { rt, cq, ep, done: Vec::new() }
-    }
-
     fn address(&self) -> String {
         let bytes = self.rt.inspect(|e| e.address(self.ep)).unwrap().to_bytes();
         bytes.iter().map(|b| format!("{b:02x}")).collect()
-    }
-
-    fn send(&self, dest: EndpointId, tag: u64, bytes: &[u8]) {
-        let op = SendOp {
-            ep: self.ep,
-            dest,
-            protocol: Protocol::Tagged,
-            tag,
-            data: None,
-            iov: &[IoVec::from_ref(bytes)],
-            context: 0,
-            completion: true,
-            inject: false,
-            level: CompletionLevel::Buffered,
-        };
-        loop {
-            // SAFETY: every caller waits for the completion before it touches the buffer.
-            match self.rt.with(|e, now| unsafe { e.send(&op, now) }).unwrap() {
-                Ok(()) => return,
-                Err(PostError::Again) => self.rt.progress().unwrap(),
-                Err(e) => panic!("{e}"),
-            }
-        }
-    }
-
-    fn receive(&self, tag: u64, bytes: &mut [u8]) {
-        let op = RecvOp {
-            ep: self.ep,
-            protocol: Protocol::Tagged,
-            tag,
-            ignore: 0,
-            src: None,
-            iov: &[IoVec::from_mut(bytes)],
-            context: 0,
-            completion: true,
-            multi: false,
-        };
-        // SAFETY: every caller waits for the completion before it touches the buffer.
-        self.rt.with(|e, now| unsafe { e.recv(&op, now) }).unwrap().unwrap();
     }
 
     /// Takes what is done; whether there was anything. A completion with an error ends the program.
@@ -163,7 +114,7 @@ fn answer() {
 
 /// Sends every message back until its standard input ends. It sleeps meanwhile: there are many of it on one host.
 fn echo() {
-    let mut node = Node::start();
+    let mut node = start();
     println!("{}", node.address());
     stdout().flush().expect("standard output");
     let over = Arc::new(AtomicBool::new(false));
@@ -176,7 +127,7 @@ fn echo() {
     let mut buffer = vec![0; LARGE];
     while !over() {
         let (mut sends, mut got) = (0, None);
-        node.receive(THERE, &mut buffer);
+        node.recv(THERE, &mut buffer);
         while got.is_none() && !over() {
             if !node.take(&mut sends, &mut got) {
                 node.rt.wait_input(Duration::from_millis(20)).unwrap();
@@ -227,7 +178,7 @@ struct Measure {
 
 impl Measure {
     fn new(addresses: &[Address]) -> Measure {
-        let node = Node::start();
+        let node = start();
         let of = |a| node.rt.with(|e, _| e.endpoint_of(a)).unwrap();
         let peers = addresses.iter().map(of).collect();
         Measure { node, peers, next: 0, buffer: vec![0; LARGE] }
@@ -237,7 +188,7 @@ impl Measure {
     fn ping(&mut self, bytes: usize) -> f64 {
         let out = vec![7; bytes];
         let (begun, mut sends, mut got) = (Instant::now(), 1, None);
-        self.node.receive(BACK, &mut self.buffer);
+        self.node.recv(BACK, &mut self.buffer);
         self.node.send(self.peers[self.next], THERE, &out);
         self.next = (self.next + 1) % self.peers.len();
         while sends > 0 || got.is_none() {

@@ -891,8 +891,8 @@ impl Engine {
             }
         };
         let path = &self.peers[peer].paths[index];
-        let several = path.lane_count() > 1 || path.breadth.is_tried();
-        if channel == Channel::Stream && !acked.is_empty() && several {
+        let is_looked_at = || path.lane_count() > 1 || path.breadth.is_tried();
+        if channel == Channel::Stream && !acked.is_empty() && is_looked_at() {
             let bytes = acked.iter().map(|s| u64::from(s.bytes())).sum();
             self.look_at_lanes(peer, index, (id, bytes));
         }

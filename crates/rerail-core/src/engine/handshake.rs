@@ -957,8 +957,7 @@ impl Engine {
                 next = next.min(d);
             }
         }
-        let path = &self.peers[peer].paths[index];
-        for id in (0..path.breadth.lanes().min(path.lane_count() as u8)).map(LaneId) {
+        for id in (0..self.peers[peer].paths[index].wanted_lanes()).map(LaneId) {
             let path = &mut self.peers[peer].paths[index];
             if !path.health().connected() || path.demand.is_saved() {
                 break;

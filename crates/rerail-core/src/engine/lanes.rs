@@ -8,10 +8,8 @@ use crate::lane::connection::Connection;
 use crate::node::FarRail;
 use crate::path::Path;
 use crate::path::breadth::Verdict;
+use crate::rate::BACKLOG_MIN;
 use crate::types::{LaneId, PeerId, RailDesc};
-
-/// With less under way on every lane, and nothing that waits, the traffic may be what limits a path, and not its lanes.
-const BUSY_BYTES: u64 = 128 * 1024;
 
 impl Engine {
     /// Lanes that a path over a rail of ours may have.
@@ -47,7 +45,8 @@ impl Engine {
         let p = &mut self.peers[peer];
         let waits = p.backlog.bulk_bytes() > 0;
         let path = &mut p.paths[index];
-        let busy = waits || path.streams().any(|s| self.streams[s].flight().bytes() >= BUSY_BYTES);
+        // with less the traffic may be what limits a path, and not its lanes
+        let busy = waits || path.streams().any(|s| self.streams[s].flight().bytes() >= BACKLOG_MIN);
         let last = LaneId(path.breadth.lanes() - 1);
         let attached = path.lane_of(last).is_some_and(|l| l.stream().is_some());
         match path.breadth.look(busy, attached, late, now) {

@@ -30,11 +30,12 @@ impl Engine {
         path.moves.acked(id, bytes);
         if path.moves.looks(round_trip, now) {
             let mut rates = Vec::with_capacity(path.lane_count());
-            let breadth = path.breadth.clone();
-            for (id, lane) in (0..).map(LaneId).zip(path.lanes_mut()) {
+            for id in (0..path.lane_count() as u8).map(LaneId) {
+                let carries = path.breadth.carries(id);
+                let lane = path.lane_of_mut(id).expect("lanes stay");
                 // what is counted here has to be counted anew, known or not
                 let known = lane.rate_mut().take_samples() >= SAMPLES;
-                if known && lane.stream().is_some() && breadth.carries(id) {
+                if known && carries && lane.stream().is_some() {
                     rates.push((id, lane.rate()));
                 }
             }

@@ -87,14 +87,9 @@ impl Engine {
             }
             let most = self.options.window_bytes_max as f64;
             // a slow lane must not hold the end of a message for long; together they have more all the same
-            let least = if path.lane_count() > 1 && path.breadth.lanes() > 1 {
-                INFLIGHT_MIN / 2.0
-            } else {
-                INFLIGHT_MIN
-            };
+            let least = if path.wanted_lanes() > 1 { INFLIGHT_MIN / 2.0 } else { INFLIGHT_MIN };
             let cap = (lane.rate() * INFLIGHT_S).clamp(least.min(most), most);
-            let fresh = path.moves.awake().and_then(|m| m.fresh(id)).or_else(|| path.breadth.fresh(id));
-            let cap = fresh.map_or(cap, |most| cap.min(most as f64));
+            let cap = path.fresh(id).map_or(cap, |most| cap.min(most as f64));
             if s.backlog() as f64 >= cap {
                 return None;
             }

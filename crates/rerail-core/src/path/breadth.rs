@@ -14,6 +14,7 @@
 //!
 //! Invariants: at least the first lane carries; one trial at a time.
 
+use super::moves::FRESH;
 use crate::types::{LaneId, Time, ms};
 use std::time::Duration;
 
@@ -42,8 +43,6 @@ const OPENS: Duration = ms(1000);
 const QUIET: u8 = 25;
 /// A path that was not busy for so long has one lane again.
 const IDLE: Duration = ms(10_000);
-/// What may be under way on the stream of a new lane, until more than that is acknowledged: it begins with TCP's slow start.
-const FRESH: u64 = 64 * 1024;
 
 /// Bytes that were acknowledged, of the lane that is tried and of the others.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

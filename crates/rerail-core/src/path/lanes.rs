@@ -79,6 +79,18 @@ impl Path {
         self.moves.awake().is_some_and(|m| m.is_left(id, now))
     }
 
+    /// The most that may be under way on a lane, because its stream is fresh; `None`: it is not.
+    #[inline]
+    pub fn fresh(&self, id: LaneId) -> Option<u64> {
+        self.moves.awake().and_then(|m| m.fresh(id)).or_else(|| self.breadth.fresh(id))
+    }
+
+    /// So many lanes are there, and wanted by this side.
+    #[inline]
+    pub fn wanted_lanes(&self) -> u8 {
+        self.breadth.lanes().min(self.lane_count() as u8)
+    }
+
     /// The attempts at streams.
     pub fn attempts(&self) -> Vec<StreamId> {
         self.lanes().flat_map(|(_, l)| l.connection().attempts()).copied().collect()

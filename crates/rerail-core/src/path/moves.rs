@@ -31,8 +31,8 @@ const PEER_DRAIN: Duration = ms(400);
 const WORTH: f64 = 1.05;
 /// Pause of a path after a move: after one that was worth it, and the longest after others.
 const PAUSE: (Duration, Duration) = (ms(100), ms(30_000));
-/// What may be under way on a stream that replaces another, until more than that is acknowledged: it begins with TCP's slow start.
-const FRESH: u64 = 64 * 1024;
+/// What may be under way on a fresh stream, until more than that is acknowledged: it begins with TCP's slow start.
+pub(super) const FRESH: u64 = 64 * 1024;
 
 /// How far the move of a lane is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
