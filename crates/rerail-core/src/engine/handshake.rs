@@ -822,8 +822,10 @@ impl Engine {
                 return;
             }
             if tries && moves.yields(id) {
-                // the peer wants the lane no more; if this side does, it opens the next
+                // the peer wants the lane no more; if this side does, it opens the next, later where many carry nothing
                 moves.parts(id);
+                let lane = path.lane_of_mut(id).expect("lanes stay");
+                lane.connection_mut().fails(true, self.remedies.fruitless_streams_pause(), now);
                 self.schedule(peer, now);
                 return;
             }
