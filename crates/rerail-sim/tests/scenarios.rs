@@ -261,6 +261,11 @@ fn traffic_pays_for_lanes_over_other_routes_and_they_go_when_it_ends() {
 }
 
 #[test]
+fn a_lane_that_cannot_be_emptied_in_time_is_merged_later() {
+    holds("a_lane_that_cannot_be_emptied_in_time_is_merged_later");
+}
+
+#[test]
 fn lanes_that_share_a_bottleneck_are_merged_and_nothing_goes_twice() {
     holds("lanes_that_share_a_bottleneck_are_merged_and_nothing_goes_twice");
 }

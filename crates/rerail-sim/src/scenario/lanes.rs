@@ -130,16 +130,42 @@ pub fn crowded_routes_are_left(story: &Story) {
     assert!(stay <= 7, "port: {stay} of 24 lanes stay on crowded routes");
 }
 
+/// Two processes whose port is what limits traffic, and whose lanes come and go.
+fn limited_by_port(story: &Story) -> World {
+    let mut cfg = Config::quiet(1, 1);
+    cfg.nets[0].mbps = 1_000;
+    cfg.options = vec![options(&[("lanes", "auto")])];
+    (cfg.sndbuf, cfg.rcvbuf) = (512 * 1024, 1024 * 1024);
+    let mut w = story.world(cfg);
+    warm_up(&mut w);
+    w
+}
+
+/// The peer stops while a lane is merged, for longer than it may take to be emptied: it goes later.
+pub fn merged_late(story: &Story) {
+    let mut w = limited_by_port(story);
+    while w.counters(0).lanes_merged == 0 {
+        for _ in w.oracle.pending_count()..8 {
+            w.recv(RecvSpec::class(1, 1, MIB));
+            w.send_soon(SendSpec::tagged(0, 1, 1, MIB));
+        }
+        w.run_for(MS / 5);
+        assert!(w.now < 2_000 * MS, "port: no lane is tried");
+    }
+    assert_eq!(w.paths(0)[0].streams, 2, "it is there still");
+    let stopped = w.begin(Fault::Stop { p: 1 });
+    w.run_for(350 * MS);
+    w.end_fault(stopped);
+    let gone = |w: &World| w.paths(0)[0].streams == 1;
+    assert!(w.run_finely(300 * MS, gone), "bounded: a lane stays that is not wanted: {}", w.describe());
+    w.heal_and_finish();
+}
+
 /// The port is what limits traffic, in one direction and in both: lanes that are tried bring nothing, and are merged with the first one. None of it is a
 /// fault, and nothing is sent twice for it.
 pub fn merged(story: &Story) {
     for ways in [&[(0, 1)][..], &[(0, 1), (1, 0)]] {
-        let mut cfg = Config::quiet(1, 1);
-        cfg.nets[0].mbps = 1_000;
-        cfg.options = vec![options(&[("lanes", "auto")])];
-        (cfg.sndbuf, cfg.rcvbuf) = (512 * 1024, 1024 * 1024);
-        let mut w = story.world(cfg);
-        warm_up(&mut w);
+        let mut w = limited_by_port(story);
         stream(&mut w, ways, (8, MIB), 4_000 * MS);
         let all = |w: &World| w.oracle.pending_count() == 0;
         assert!(w.run_finely(2_000 * MS, all), "live: {}", w.describe());

@@ -176,6 +176,12 @@ pub const ALL: &[Scenario] = &[
         run: lanes::merged,
     },
     Scenario {
+        hazard: "lanes",
+        name: "a_lane_that_cannot_be_emptied_in_time_is_merged_later",
+        remedies: &[],
+        run: lanes::merged_late,
+    },
+    Scenario {
         hazard: "H3",
         name: "datagrams_on_a_dark_route_are_led_over_another_by_either_side",
         remedies: &[],
