@@ -110,6 +110,11 @@ pub(crate) struct Shared {
 pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Result<Socket> {
     let s = Socket::new(domain, kind, Some(protocol))?;
     s.set_nonblocking(true)?;
+    if domain == Domain::IPV6 {
+        // Switches that hash the flow label in place of ports (RFC 6438) then see a route of its own behind each port. The usual
+        // setting of the kernel does that anyway, `net.ipv6.auto_flowlabels=2` only for sockets that want it, 0 for none.
+        let _ = sys::set_int(s.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 1);
+    }
     Ok(s)
 }
 
@@ -388,5 +393,85 @@ impl RailSockets {
     /// Whether the link is there and up, asked of the kernel now.
     pub fn is_up(&self) -> bool {
         sys::interface_flags(self.quick.near.as_raw_fd(), &self.name).is_some_and(crate::netlink::running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, UdpSocket};
+    use std::process::Command;
+
+    /// The flow labels of all packets of IPv6 that pass the loopback interface.
+    struct Labels(Socket);
+
+    impl Labels {
+        /// In a network namespace of this thread's own, in which sockets have labels if they want them.
+        fn new() -> io::Result<Self> {
+            // SAFETY: it takes no pointer, and changes this thread alone.
+            sys::check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+            std::fs::write("/proc/sys/net/ipv6/auto_flowlabels", "2")?;
+            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
+            if !up.success() {
+                return Err(io::Error::other("the loopback interface stays down"));
+            }
+            let kind = i32::from((libc::ETH_P_IPV6 as u16).to_be());
+            let all = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(kind)))?;
+            all.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
+            Ok(Self(all))
+        }
+
+        /// That of the next packet with this source port.
+        fn next(&self, port: u16) -> u32 {
+            loop {
+                let mut room = [std::mem::MaybeUninit::uninit(); 48];
+                let n = self.0.recv(&mut room).expect("a packet");
+                // SAFETY: so many bytes were written.
+                let packet: Vec<u8> = room[..n].iter().map(|b| unsafe { b.assume_init() }).collect();
+                if n >= 42 && packet[40..42] == port.to_be_bytes() {
+                    return u32::from_be_bytes([0, packet[1] & 15, packet[2], packet[3]]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_port_has_a_flow_label_of_its_own() {
+        let labels = match Labels::new() {
+            Ok(labels) => labels,
+            Err(e) => return eprintln!("SKIPPED: no network namespace with IPv6: {e}"),
+        };
+        let home = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        let port_of = |s: &Socket| s.local_addr().unwrap().as_socket().unwrap().port();
+        let listener = TcpListener::bind((home, 0)).unwrap();
+        let streams: Vec<u32> = (0..4)
+            .map(|_| {
+                let s = socket(Domain::IPV6, Type::STREAM, Protocol::TCP).unwrap();
+                s.bind(&SocketAddr::new(home, 0).into()).unwrap();
+                let begun = s.connect(&listener.local_addr().unwrap().into());
+                assert!(begun.is_ok() || begun.is_err_and(|e| e.raw_os_error() == Some(libc::EINPROGRESS)));
+                labels.next(port_of(&s))
+            })
+            .collect();
+        let to = UdpSocket::bind((home, 0)).unwrap().local_addr().unwrap();
+        let datagrams: Vec<u32> = (0..4)
+            .map(|_| {
+                let s = sender(home, 0, None, Purpose::Quick).unwrap();
+                let send = || {
+                    s.send_to(b"hello", &to.into()).unwrap();
+                    labels.next(port_of(&s))
+                };
+                let label = send();
+                assert_eq!(send(), label, "one route for one port");
+                label
+            })
+            .collect();
+        for mut kind in [streams, datagrams] {
+            assert!(!kind.contains(&0), "{kind:?}");
+            kind.sort_unstable();
+            kind.dedup();
+            // two of four may meet by chance, once in 200,000 runs
+            assert!(kind.len() >= 3, "{kind:?}");
+        }
     }
 }

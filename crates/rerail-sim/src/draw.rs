@@ -3,6 +3,9 @@
 use crate::aim::Aim;
 use crate::app::Traffic;
 use crate::collective::Collective;
+use crate::fabric::FabricSpec;
+use crate::fabric::routing::Routing;
+use crate::fabric::topology::Topology;
 use crate::fault::{FaultPlan, kind};
 use crate::link::{MS, SEC, US};
 use crate::onesided::OneSided;
@@ -175,6 +178,7 @@ pub fn config_of(seed: u64, remedies: Remedies) -> Config {
     }
     adapters(seed, &mut cfg);
     ports(seed, &mut cfg);
+    fabrics(seed, &mut cfg);
     Aim::draw(seed, &mut cfg);
     devices(seed, &mut cfg);
     leaves(seed, &mut cfg);
@@ -294,6 +298,31 @@ fn ports(seed: u64, cfg: &mut Config) {
     }
 }
 
+/// Switches between the hosts, whose links are slower than the ports of hosts or as fast, and go dark. Of a source of its own, behind all that it changes.
+fn fabrics(seed: u64, cfg: &mut Config) {
+    let mut r = Rng::new(seed, 0xfab);
+    if !cfg.ports.is_empty() || !r.percent(12) {
+        return;
+    }
+    let hosts = cfg.hosts.len();
+    for net in &cfg.nets {
+        let leaves = r.range(2, 4) as usize;
+        let topology = Topology::LeafSpine {
+            leaves,
+            spines: r.range(1, 5) as usize,
+            hosts: hosts.div_ceil(leaves),
+            cables: r.pick(&[1, 1, 2]),
+        };
+        let routing = if r.percent(70) { Routing::Ecmp } else { Routing::Lid { bits: r.range(0, 3) as u32 } };
+        let mbps = (net.mbps / r.pick(&[1, 1, 2, 4])).max(50);
+        let spec = FabricSpec { topology, routing, mbps, ports_mbps: net.mbps, salt: r.draw() };
+        cfg.fabrics.push(r.percent(80).then_some(spec));
+    }
+    if !cfg.no_path_down && cfg.fabrics.iter().any(Option::is_some) {
+        cfg.faults.weights[kind("link")] = r.range(1, 20) as u32;
+    }
+}
+
 /// Several lanes, and routes that go dark under them. Of a source of its own, so that the other seeds are as they were before there were any.
 fn lanes(seed: u64, cfg: &mut Config) {
     let mut r = Rng::new(seed, 0x1a9e);
@@ -389,4 +418,20 @@ fn options_of(r: &mut Rng, attached: &[usize]) -> Options {
         o.idle_probe = Duration::from_millis(r.log_range(10, 400));
     }
     o
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_seed_in_eleven_has_fabrics_whose_links_go_dark() {
+        let seeds = 1_000;
+        let worlds = (0..seeds).map(|seed| config_of(seed, Remedies::default()));
+        let with: Vec<Config> = worlds.filter(|c| c.fabrics.iter().any(Option::is_some)).collect();
+        assert!((75..=110).contains(&with.len()), "{}", with.len());
+        let dark = with.iter().filter(|c| c.faults.weights[kind("link")] > 0).count();
+        assert!(dark * 10 > with.len() * 7, "{dark} of {}", with.len());
+        assert!(with.iter().all(|c| c.ports.is_empty() && c.fabrics.len() == c.nets.len()));
+    }
 }

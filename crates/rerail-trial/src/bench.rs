@@ -129,7 +129,7 @@ const SETS: &[Set] = &[
         rails: "unshaped",
         tests: "failover",
         sizes: "256K",
-        peers: "tcp,rerail:FI_RERAIL_LANES=4",
+        peers: "tcp,rerail:FI_RERAIL_LANES=1,rerail:FI_RERAIL_LANES=4",
         more: &[
             "--fabric",
             "leaf-spine:2x4,200mbit",

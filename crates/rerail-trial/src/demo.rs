@@ -3,9 +3,12 @@
 //! Two nodes with two rails of 1 Gbit/s. Rail 1 goes down and comes back, rail 0 goes dark and comes back, then everything
 //! goes dark for 3 s. Each line on the terminal is 100 ms: bandwidth, a bar, and what happened. At the end: how long the
 //! stream stood still for each fault, and a picture. The command succeeds only when every byte was right.
+//!
+//! With `--fabric` there is one rail, behind leaves and spines, and links inside go dark, which no port shows: once with one lane, once
+//! with as many as pay.
 
 use crate::lab::{self, Run, Transport, last_lines};
-use crate::picture::{Picture, duration};
+use crate::picture::{Picture, called, duration};
 use crate::record::{Event, Line, SLICE_NS, Slice, Stream, cuts};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -16,14 +19,59 @@ use xtask::mpi::Mpi;
 use xtask::workspace::{root, state_dir};
 use xtask::{build, setup};
 
-const SECONDS: f64 = 20.0;
-const SCHEDULE: &str =
-    "3s cut rail1 down; 6s heal rail1; 8s cut rail0 dark; 11s heal rail0; 14s cut all dark; 17s heal all";
 /// A slice is shown this long after its end, so that events of its time have reached the file.
 const SHOW_AFTER_NS: i64 = 150_000_000;
-/// The bar's right end: two rails of 1 Gbit/s.
-const BAR_MB_S: f64 = 250.0;
 const BAR_WIDTH: usize = 40;
+
+/// What is shown.
+struct Scene {
+    /// Of its directory and its picture.
+    name: &'static str,
+    title: &'static str,
+    /// What the nodes have.
+    about: &'static str,
+    rails: &'static [&'static str],
+    fabric: Option<&'static str>,
+    /// What is cut.
+    lanes: &'static [&'static str],
+    schedule: &'static str,
+    seconds: f64,
+    /// Seconds at its beginning that show what is usual.
+    baseline: f64,
+    /// The bar's right end: all that rails and fabric carry.
+    bar_mb_s: f64,
+    env: Option<(&'static str, &'static str)>,
+}
+
+const RAILS: Scene = Scene {
+    name: "timeline",
+    title: "One MPI program, two rails, three faults",
+    about: "two rails of 1 Gbit/s",
+    rails: &["1gbit", "1gbit"],
+    fabric: None,
+    lanes: &["rail0", "rail1"],
+    schedule: "3s cut rail1 down; 6s heal rail1; 8s cut rail0 dark; 11s heal rail0; 14s cut all dark; 17s heal all",
+    seconds: 20.0,
+    baseline: 2.5,
+    bar_mb_s: 250.0,
+    env: None,
+};
+
+/// Each link of a leaf for a second, so that one lane meets a dark one at least once.
+const FABRIC: Scene = Scene {
+    name: "fabric",
+    title: "One MPI program, one rail, links inside the fabric go dark",
+    about: "one rail of 800 Mbit/s, two leaves, four spines, links of 200 Mbit/s",
+    rails: &["800mbit"],
+    fabric: Some("leaf-spine:2x4,200mbit"),
+    lanes: &["rail0/leaf0-spine0", "rail0/leaf0-spine1", "rail0/leaf0-spine2", "rail0/leaf0-spine3"],
+    schedule: "6s cut rail0/leaf0-spine0 dark; 7s heal rail0; 8s cut rail0/leaf0-spine1 dark; 9s heal rail0; \
+               10s cut rail0/leaf0-spine2 dark; 11s heal rail0; 12s cut rail0/leaf0-spine3 dark; 13s heal rail0",
+    seconds: 15.0,
+    baseline: 5.0,
+    bar_mb_s: 100.0,
+    env: None,
+};
 
 /// An MPI program streams while rails break and are repaired; bandwidth, events, a picture
 #[derive(Debug, clap::Args)]
@@ -31,6 +79,9 @@ pub struct Options {
     /// The MPI's own transport in place of Rerail
     #[arg(long)]
     no_provider: bool,
+    /// One rail behind a leaf-spine fabric, links of which go dark: with one lane, and with as many as pay
+    #[arg(long)]
+    fabric: bool,
 }
 
 /// Prepares and runs.
@@ -42,13 +93,35 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(reason) = lab::why_impossible(&dir.join("probe")) {
         bail!("the demo needs the lab, and this machine cannot have one: {reason}");
     }
-    show(&dir.join("run"), provider)
+    let scenes = match (options.fabric, provider) {
+        (false, _) => vec![("", RAILS)],
+        (true, false) => vec![("", FABRIC)],
+        (true, true) => {
+            let with = |name, lanes| Scene { name, env: Some(("FI_RERAIL_LANES", lanes)), ..FABRIC };
+            vec![("one lane", with("fabric-one", "1")), ("auto", with("fabric-auto", "auto"))]
+        }
+    };
+    let mut said = Vec::new();
+    for (called, scene) in &scenes {
+        if !called.is_empty() {
+            println!("FI_RERAIL_LANES={}", scene.env.map_or("", |env| env.1));
+        }
+        let (mb_s, longest) = show(&dir.join(scene.name), scene, provider)?;
+        said.push(format!("{called:<10} {mb_s:5.0} MB/s, longest standstill {}", duration(longest)));
+    }
+    if scenes.len() > 1 {
+        println!("\n{}", said.join("\n"));
+    }
+    Ok(())
 }
 
-fn show(dir: &Path, provider: bool) -> Result<()> {
+/// Returns the mean bandwidth in MB/s, and the longest standstill in ms.
+fn show(dir: &Path, scene: &Scene, provider: bool) -> Result<(f64, f64)> {
     let program = Mpi::Mpich.program("stream").to_string_lossy().into_owned();
     let log = dir.join("stream.jsonl");
     let mut lab_run = Run::new(dir.to_path_buf(), &[]);
+    (lab_run.rails, lab_run.fabric) = (scene.rails.to_vec(), scene.fabric);
+    lab_run.env.extend(scene.env.map(|(name, value)| (name.to_owned(), value.to_owned())));
     lab_run.program = [
         &program,
         "--size",
@@ -56,23 +129,23 @@ fn show(dir: &Path, provider: bool) -> Result<()> {
         "--gap-ms",
         "2",
         "--seconds",
-        &SECONDS.to_string(),
+        &scene.seconds.to_string(),
         "--baseline",
-        "2.5",
+        &scene.baseline.to_string(),
         "--log",
     ]
     .map(String::from)
     .to_vec();
     lab_run.program.push(log.to_string_lossy().into_owned());
-    lab_run.schedule = SCHEDULE.into();
+    lab_run.schedule = scene.schedule.into();
     lab_run.transport = if provider { Transport::Rerail } else { Transport::Own };
 
-    println!("two nodes, two rails of 1 Gbit/s; MPICH, 256 KiB messages, every byte checked");
-    println!("the lab will: {SCHEDULE}\n");
+    println!("two nodes, {}; MPICH, 256 KiB messages, every byte checked", scene.about);
+    println!("the lab will: {}\n", scene.schedule);
     let begun = Instant::now();
     let mut child = lab_run.start()?;
-    let mut screen = Screen::new(&log, &dir.join("events.jsonl"));
-    let patience = Duration::from_secs_f64(SECONDS + 60.0);
+    let mut screen = Screen::new(&log, &dir.join("events.jsonl"), scene.bar_mb_s);
+    let patience = Duration::from_secs_f64(scene.seconds + 60.0);
     while child.try_wait().context("could not wait for the lab")?.is_none() && begun.elapsed() < patience {
         screen.update(unix_ns() - SHOW_AFTER_NS);
         std::thread::sleep(Duration::from_millis(20));
@@ -87,7 +160,6 @@ fn show(dir: &Path, provider: bool) -> Result<()> {
     println!();
     for (cut, ms) in faults.iter().zip(&standstills) {
         let at = (cut.at_ns - stream.start_ns) as f64 / 1e9;
-        let rail = if cut.rail == "all" { "all rails" } else { &cut.rail };
         let repaired = match cut.healed_ns {
             // A total blackout is not a matter of the provider until it is over.
             Some(healed) if cut.rail == "all" => {
@@ -100,25 +172,28 @@ fn show(dir: &Path, provider: bool) -> Result<()> {
             _ => String::new(),
         };
         println!(
-            "{at:5.1} s  {rail:<9} {:<5} the stream stood still for {}{repaired}",
+            "{at:5.1} s  {:<12} {:<5} the stream stood still for {}{repaired}",
+            called(cut),
             cut.kind,
             duration(*ms)
         );
     }
+    let over = match (provider, scene.env) {
+        (false, _) => "MPICH on its own transport, without Rerail".to_owned(),
+        (true, None) => "MPICH over Rerail".to_owned(),
+        (true, Some((name, value))) => format!("MPICH over Rerail, {name}={value}"),
+    };
     if !stream.slices.is_empty() {
+        let lanes: Vec<String> = scene.lanes.iter().map(ToString::to_string).collect();
         let picture = Picture {
-            title: "One MPI program, two rails, three faults",
-            subtitle: if provider {
-                "MPICH over Rerail: 256 KiB messages, every byte checked; two rails of 1 Gbit/s"
-            } else {
-                "MPICH on its own transport, without Rerail: 256 KiB messages, every byte checked; two rails of 1 Gbit/s"
-            },
+            title: scene.title,
+            subtitle: &format!("{over}: 256 KiB messages, every byte checked; {}", scene.about),
             stream: &stream,
             cuts: &faults,
-            rails: 2,
+            lanes: &lanes,
             standstills_ms: &standstills,
         };
-        let path = state_dir().join("demo/timeline.svg");
+        let path = state_dir().join(format!("demo/{}.svg", scene.name));
         std::fs::write(&path, picture.draw()?)
             .with_context(|| format!("could not write {}", path.display()))?;
         println!("picture: {}", path.strip_prefix(root()).unwrap_or(&path).display());
@@ -130,7 +205,9 @@ fn show(dir: &Path, provider: bool) -> Result<()> {
     match code {
         Some(0) if stream.is_complete && ran.stdout.contains("every byte right") => {
             println!("every byte was right");
-            Ok(())
+            let slices = stream.slices.len().max(1) as f64;
+            let mb_s = stream.bytes as f64 / (slices * SLICE_NS as f64 / 1e9) / 1e6;
+            Ok((mb_s, standstills.into_iter().fold(0.0, f64::max)))
         }
         Some(0) => bail!("the program ended without a word on its data: {}", said(&ran.stderr)),
         Some(code) => bail!("the program failed with exit code {code}: {}", said(&ran.stderr)),
@@ -185,10 +262,11 @@ struct Screen {
     start_ns: Option<i64>,
     shown: usize,
     coloured: bool,
+    bar_mb_s: f64,
 }
 
 impl Screen {
-    fn new(log: &Path, events: &Path) -> Screen {
+    fn new(log: &Path, events: &Path, bar_mb_s: f64) -> Screen {
         Screen {
             stream: Tail::new(log),
             event_file: Tail::new(events),
@@ -198,6 +276,7 @@ impl Screen {
             start_ns: None,
             shown: 0,
             coloured: std::io::stdout().is_terminal(),
+            bar_mb_s,
         }
     }
 
@@ -232,7 +311,7 @@ impl Screen {
     fn print(&self, slice: Slice, start_ns: i64, events: &[Event]) {
         let at = (slice.at_ns - start_ns) as f64 / 1e9;
         let rate = slice.bytes as f64 / (SLICE_NS as f64 / 1e9) / 1e6;
-        let length = ((rate / BAR_MB_S * BAR_WIDTH as f64).round() as usize).min(BAR_WIDTH);
+        let length = ((rate / self.bar_mb_s * BAR_WIDTH as f64).round() as usize).min(BAR_WIDTH);
         let bar = format!("{}{}", "█".repeat(length), "·".repeat(BAR_WIDTH - length));
         let (bar_colour, event_colour, plain) =
             if self.coloured { ("\x1b[36m", "\x1b[33m", "\x1b[0m") } else { ("", "", "") };

@@ -17,6 +17,8 @@ pub struct Run {
     pub dir: PathBuf,
     /// The rate of each rail, such as `1gbit`.
     pub rails: Vec<&'static str>,
+    /// The fabric behind each rail, such as `leaf-spine:2x4,200mbit`.
+    pub fabric: Option<&'static str>,
     /// What RDMA devices the nodes have, which then are guests: `roce` or `iwarp`.
     pub rdma: Option<&'static str>,
     /// Number of nodes.
@@ -79,6 +81,7 @@ impl Run {
         Run {
             dir,
             rails: vec!["1gbit", "1gbit"],
+            fabric: None,
             rdma: None,
             nodes: 2,
             per_node: 1,
@@ -107,6 +110,7 @@ impl Run {
         for rate in &self.rails {
             command.args(["--rail", rate]);
         }
+        command.args(self.fabric.into_iter().flat_map(|fabric| ["--fabric", fabric]));
         command.args(self.rdma.into_iter().flat_map(|device| ["--rdma", device]));
         if let Some(mpi) = self.mpi {
             command.args([

@@ -29,8 +29,8 @@ pub struct Picture<'a> {
     pub stream: &'a Stream,
     /// What happened to the rails.
     pub cuts: &'a [Cut],
-    /// How many rails there are, named rail0, rail1, …
-    pub rails: usize,
+    /// What is cut, as cuts name it: rails, or links inside a fabric.
+    pub lanes: &'a [String],
     /// The standstill of each cut, ms.
     pub standstills_ms: &'a [f64],
 }
@@ -40,17 +40,25 @@ pub fn duration(ms: f64) -> String {
     if ms >= 1000.0 { format!("{:.2} s", ms / 1000.0) } else { format!("{ms:.0} ms") }
 }
 
-fn colour(cut: &Cut) -> RGBColor {
-    match cut.rail.strip_prefix("rail").and_then(|n| n.parse::<usize>().ok()) {
-        Some(rail) => RAIL_COLOURS[rail % RAIL_COLOURS.len()],
-        None => ALL_COLOUR,
-    }
+/// What people call it: `rail1`, `leaf0-spine2`, `all rails`.
+pub fn called(cut: &Cut) -> &str {
+    if cut.rail == "all" { "all rails" } else { label(&cut.rail) }
+}
+
+/// A link without its rail.
+fn label(lane: &str) -> &str {
+    lane.rsplit('/').next().unwrap_or(lane)
 }
 
 impl Picture<'_> {
+    fn colour(&self, cut: &Cut) -> RGBColor {
+        let lane = self.lanes.iter().position(|name| *name == cut.rail);
+        lane.map_or(ALL_COLOUR, |lane| RAIL_COLOURS[lane % RAIL_COLOURS.len()])
+    }
+
     /// The SVG document.
     pub fn draw(&self) -> Result<String> {
-        let height = PLOT_HEIGHT + self.rails as u32 * LANE_HEIGHT + 12;
+        let height = PLOT_HEIGHT + self.lanes.len() as u32 * LANE_HEIGHT + 12;
         document((self.title, self.subtitle), LEFT, height, |area| self.paint(&area))
     }
 
@@ -58,9 +66,9 @@ impl Picture<'_> {
         let (plot, lanes) = area.split_vertically(PLOT_HEIGHT);
         let end = self.end_s();
         self.curve(&plot, end)?;
-        for rail in 0..self.rails {
-            let (_, below) = lanes.split_vertically(rail as u32 * LANE_HEIGHT);
-            self.lane(&below.split_vertically(LANE_HEIGHT).0, rail, end)?;
+        for lane in 0..self.lanes.len() {
+            let (_, below) = lanes.split_vertically(lane as u32 * LANE_HEIGHT);
+            self.lane(&below.split_vertically(LANE_HEIGHT).0, lane, end)?;
         }
         Ok(())
     }
@@ -86,14 +94,13 @@ impl Picture<'_> {
         let top = rates.iter().copied().fold(1.0, f64::max) * HEADROOM;
         let mut chart = plot(area, 0.0..end, top, ("seconds", "MB/s per 100 ms"))?;
         for (cut, standstill) in self.cuts.iter().zip(self.standstills_ms) {
-            let ((from, to), colour) = (self.span(cut, end), colour(cut));
+            let ((from, to), colour) = (self.span(cut, end), self.colour(cut));
             let shade = colour.mix(0.10).filled();
             chart.draw_series([Rectangle::new([(from, 0.0), (to, top)], shade)])?;
-            let rail = if cut.rail == "all" { "all rails" } else { &cut.rail };
             let place = |share: f64| (from + end / 250.0, top * share);
             let style = ("sans-serif", 14).into_font().color(&colour);
             chart.draw_series([
-                Text::new(format!("{rail} {}", cut.kind), place(0.98), style.clone()),
+                Text::new(format!("{} {}", called(cut), cut.kind), place(0.98), style.clone()),
                 Text::new(format!("stood still {}", duration(*standstill)), place(0.92), style),
             ])?;
         }
@@ -107,18 +114,18 @@ impl Picture<'_> {
         Ok(())
     }
 
-    fn lane(&self, area: &Area<'_>, rail: usize, end: f64) -> Painted {
-        let name = format!("rail{rail}");
+    fn lane(&self, area: &Area<'_>, lane: usize, end: f64) -> Painted {
+        let name = &self.lanes[lane];
         let (width, height) = area.dim_in_pixel();
         let x = |second: f64| LEFT as i32 + (f64::from(width - LEFT - RIGHT) * second / end) as i32;
         let (top, bottom) = (3, height as i32 - 3);
         let text = |position| TextStyle::from(("sans-serif", 13)).pos(position);
-        let label = text(Pos::new(HPos::Right, VPos::Center));
-        area.draw(&Text::new(name.clone(), (LEFT as i32 - 8, (top + bottom) / 2), label))?;
-        let whole = RAIL_COLOURS[rail % RAIL_COLOURS.len()].mix(0.30).filled();
+        let style = text(Pos::new(HPos::Right, VPos::Center));
+        area.draw(&Text::new(label(name).to_owned(), (LEFT as i32 - 8, (top + bottom) / 2), style))?;
+        let whole = RAIL_COLOURS[lane % RAIL_COLOURS.len()].mix(0.30).filled();
         area.draw(&Rectangle::new([(x(0.0), top), (x(end), bottom)], whole))?;
-        for cut in self.cuts.iter().filter(|cut| cut.rail == name || cut.rail == "all") {
-            let ((from, to), colour) = (self.span(cut, end), colour(cut));
+        for cut in self.cuts.iter().filter(|cut| cut.rail == *name || cut.rail == "all") {
+            let ((from, to), colour) = (self.span(cut, end), self.colour(cut));
             let corners = [(x(from), top), (x(to), bottom)];
             area.draw(&Rectangle::new(corners, WHITE.filled()))?;
             area.draw(&Rectangle::new(corners, colour))?;
@@ -135,7 +142,7 @@ mod tests {
     use crate::record::Slice;
 
     #[test]
-    fn the_picture_has_the_curve_the_cuts_and_a_lane_for_each_rail() {
+    fn the_picture_has_the_curve_the_cuts_and_a_lane_for_each_rail_or_link() {
         let slice = |i: i64| Slice { at_ns: i * SLICE_NS, bytes: 10_000_000, gap_us_max: 0.0 };
         let stream = Stream { slices: (0..31).map(slice).collect(), ..Stream::default() };
         let cut = |rail: &str, from: i64, to| Cut {
@@ -144,13 +151,13 @@ mod tests {
             at_ns: from * SLICE_NS,
             healed_ns: Some(to * SLICE_NS),
         };
-        let cuts = [cut("rail1", 5, 10), cut("all", 20, 25)];
+        let cuts = [cut("rail0/leaf0-spine1", 5, 10), cut("all", 20, 25)];
         let picture = Picture {
             title: "A <title>",
             subtitle: "and more",
             stream: &stream,
             cuts: &cuts,
-            rails: 2,
+            lanes: &["rail0".into(), "rail0/leaf0-spine1".into()],
             standstills_ms: &[21.0, 1500.0],
         };
         let svg = picture.draw().unwrap();

@@ -124,7 +124,9 @@ pub fn cuts(events: &[Event]) -> Vec<Cut> {
             }
             "heal" => {
                 for cut in cuts.iter_mut().filter(|cut| cut.healed_ns.is_none()) {
-                    if cut.rail == rail || cut.rail == "all" || rail == "all" {
+                    // a rail is healed with the links of its fabric
+                    let whole = cut.rail.split('/').next().unwrap_or_default();
+                    if cut.rail == rail || whole == rail || cut.rail == "all" || rail == "all" {
                         cut.healed_ns = Some(event.at_ns);
                     }
                 }
@@ -326,6 +328,18 @@ mod tests {
         let s = stream(&[100, 100, 50, 50, 50, 100, 60, 100, 100, 100]);
         assert_eq!(s.recovered_after_ms(310 * MS, 1000.0, 0.95), Some(390.0));
         assert_eq!(s.recovered_after_ms(810 * MS, 1000.0, 0.95), None);
+    }
+
+    #[test]
+    fn a_link_is_healed_with_its_rail() {
+        let line = |at: i64, event: &str, rail: &str| Event {
+            at_ns: at * MS,
+            fields: serde_json::json!({"source": "lab", "event": event, "rail": rail, "kind": "dark"}),
+        };
+        let (first, second) = ("rail0/leaf0-spine1", "rail1/leaf0-spine1");
+        let found = cuts(&[line(10, "cut", first), line(900, "cut", second), line(990, "heal", "rail0")]);
+        let healed: Vec<_> = found.iter().map(|cut| cut.healed_ns).collect();
+        assert_eq!(healed, [Some(990 * MS), None]);
     }
 
     #[test]

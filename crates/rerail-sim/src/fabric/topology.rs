@@ -127,6 +127,11 @@ impl Topology {
         self.hosts() + 2 * self.tiers() * self.links_of_tier()
     }
 
+    /// The numbers of the links between switches.
+    pub fn inside(&self) -> std::ops::Range<usize> {
+        self.hosts()..self.links()
+    }
+
     /// Tiers of switches above the first.
     fn tiers(&self) -> usize {
         match self {

@@ -3,6 +3,7 @@
 use super::process::Mode;
 use super::stream::EndState;
 use super::{Ev, World};
+use crate::fabric::topology::LinkId;
 use crate::link::{CrowdedRoutes, DarkRoutes, Link, MS, Misfortune, Picky, SEC, US, Victims};
 use crate::rng::Rng;
 use rerail_core::RailId;
@@ -121,6 +122,13 @@ pub enum Fault {
         /// Which.
         crowd: CrowdedRoutes,
     },
+    /// A link between two switches of a fabric is dark, in one direction: what is led over it is lost, and no host sees a port go down.
+    Link {
+        /// Network, which has a fabric.
+        net: usize,
+        /// Which link.
+        link: LinkId,
+    },
     /// Streams stand still, datagrams pass.
     Stall {
         /// Host.
@@ -235,7 +243,7 @@ pub enum Fault {
 }
 
 /// Kinds of random faults, for their weights.
-pub const KINDS: [&str; 30] = [
+pub const KINDS: [&str; 31] = [
     "if-down",
     "dark",
     "dark-in",
@@ -266,9 +274,10 @@ pub const KINDS: [&str; 30] = [
     "port",
     "refused-writes",
     "crowd",
+    "link",
 ];
 /// As many of them every swarm draws; the others are drawn where they have something to meet.
-const COMMON: usize = KINDS.len() - 5;
+const COMMON: usize = KINDS.len() - 6;
 
 /// Where the weight of a fault is.
 pub fn kind(name: &str) -> usize {
@@ -496,6 +505,11 @@ impl World {
             Fault::Crowd { host, net, crowd } => {
                 add_or_remove(&mut self.link(host, net).crowded_routes, crowd, on)
             }
+            Fault::Link { net, link } => {
+                let fabric =
+                    self.nets[net].fabric_mut().expect("simulator: a link of a network without a fabric");
+                if on { fabric.darken(link) } else { fabric.lighten(link) }
+            }
             Fault::Stall { host, net } => count(&mut self.link(host, net).tcp_stalled),
             Fault::UdpBlocked { host, net } => count(&mut self.link(host, net).udp_blocked),
             Fault::TcpBlocked { host, net } => count(&mut self.link(host, net).tcp_blocked),
@@ -546,6 +560,10 @@ impl World {
         } else if !on && self.procs[p].mode == mode {
             self.set_mode(p, Mode::Running);
         }
+    }
+
+    fn nets_with_fabrics(&self) -> Vec<usize> {
+        (0..self.nets.len()).filter(|n| self.nets[*n].fabric().is_some()).collect()
     }
 
     fn tell_rails(&mut self, host: usize, net: usize, up: bool) {
@@ -652,6 +670,11 @@ impl World {
             "crowd" => {
                 let routes = DarkRoutes { percent: r.range(20, 70) as u32, salt: r.draw() };
                 Fault::Crowd { host, net, crowd: CrowdedRoutes { routes, times: r.range(3, 30) } }
+            }
+            "link" => {
+                let net = r.pick(&self.nets_with_fabrics());
+                let inside = self.nets[net].fabric().expect("it has one").topology().inside();
+                Fault::Link { net, link: LinkId((inside.start + r.index(inside.len())) as u32) }
             }
             "port" => Fault::Port { host, net, down: r.percent(40) },
             "writes" => Fault::Writes { host, net, percent: r.range(5, 60) as u32 },
