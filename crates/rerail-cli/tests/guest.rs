@@ -23,6 +23,8 @@ fn over_roce(mpi: &Mpi) {
     let (program, provider) = (program.to_str().unwrap(), provider.to_str().unwrap());
     let schedule = "4s cut rail0 dark node 1; 7s heal rail0; 9s cut rail1 down; 11s heal rail1";
     let mut command = lab(mpi.option, &["--rdma", "roce", "--schedule-on-start", "--schedule", schedule]);
+    // several queue pairs for each path
+    command.args(["--env", "FI_RERAIL_LANES=3"]);
     command.args(["--provider", provider, "--events", events.to_str().unwrap()]);
     command.args(["--mpi-prefix", mpi.prefix.to_str().unwrap()]);
     command.args(["--", program, "--seconds", "13", "--max", "64KiB"]).env_remove("FI_RERAIL_KINDS");
