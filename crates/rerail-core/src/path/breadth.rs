@@ -28,6 +28,10 @@ const SETTLE: (u8, u8) = (4, 2);
 /// A lane stays if the sum is higher with it by this share, and if it gives back less than that share of what it makes: at its first trial, and later.
 const WORTH: (f64, f64) = (0.08, 0.04);
 const SHARED: (f64, f64) = (0.3, 0.4);
+/// A new lane that is so far from both is merged after one comparison.
+const HOPELESS: (f64, f64) = (0.0, 0.45);
+/// Comparisons of a trial, whose sums are judged: in a crowd two tenths of a second are little. So many for a new lane to stay or an old one to go, and at most.
+const ROUNDS: (u8, u8) = (2, 3);
 /// Pause after a trial: the first, and the longest.
 const PAUSE: (Duration, Duration) = (ms(500), ms(60_000));
 /// After a lane that stays, so many lanes in a row may be merged before pauses double: there are several routes, and a new port often leads over one that
@@ -106,8 +110,9 @@ struct Trial {
     opened: bool,
     /// Lanes in a row that were merged.
     merged: u8,
-    /// What it has opened was found worth it once.
-    passed: bool,
+    /// Comparisons that are done, and what all of them have seen with the lane and without it.
+    rounds: u8,
+    seen: (Window, Window),
     quiet: u8,
     rests_until: Option<Time>,
     pause: Duration,
@@ -125,7 +130,8 @@ impl Trial {
             step: Step::Rests { busy: 0 },
             opened: false,
             merged: 0,
-            passed: false,
+            rounds: 0,
+            seen: Default::default(),
             quiet: 0,
             rests_until: None,
             pause: Duration::ZERO,
@@ -262,6 +268,7 @@ impl Breadth {
                     return Verdict::None;
                 }
                 let again = t.merged > 0 && t.merged % AGAIN == 0;
+                (t.rounds, t.seen) = Default::default();
                 if self.lanes > 1 && (again || self.lanes == self.most) {
                     (t.opened, t.step) = (false, Step::With(Window::default()));
                     return Verdict::None;
@@ -269,7 +276,7 @@ impl Breadth {
                 if self.lanes == self.most {
                     return Verdict::None;
                 }
-                (t.opened, t.passed, t.fresh) = (true, false, 0);
+                (t.opened, t.fresh) = (true, 0);
                 t.step = Step::Opens { since: now };
                 self.lanes += 1;
                 return Verdict::Open(LaneId(self.lanes - 1));
@@ -303,15 +310,22 @@ impl Breadth {
 
     fn judge(&mut self, with: &Window, without: &Window, lane: LaneId, now: Time) -> Verdict {
         let t = self.trial.as_mut().expect("it is judged");
-        let ((own, others), (rest, alone)) = (with.rates(), without.rates());
+        t.rounds += 1;
+        t.seen.0.add(with);
+        t.seen.1.add(without);
+        let ((own, others), (rest, alone)) = (t.seen.0.rates(), t.seen.1.rates());
         // what was under way on the lane when it was left
         let (with, without) = (own + others, rest + alone);
         let given_back = without - others;
-        let (worth, shared) = if t.opened { (WORTH.0, SHARED.0) } else { (WORTH.1, SHARED.1) };
-        let stays = with >= (1.0 + worth) * without && given_back < shared * own;
+        let holds = |worth: f64, shared: f64| with >= (1.0 + worth) * without && given_back < shared * own;
         let new = t.opened;
-        if stays && new && !std::mem::replace(&mut t.passed, true) {
-            // by chance one in some passes although it shares a bottleneck
+        let stays = if new { holds(WORTH.0, SHARED.0) } else { holds(WORTH.1, SHARED.1) };
+        let done = match (new, stays) {
+            (true, true) | (false, false) => t.rounds >= ROUNDS.0,
+            (true, false) => t.rounds >= ROUNDS.1 || !holds(HOPELESS.0, HOPELESS.1),
+            (false, true) => true,
+        };
+        if !done {
             t.step = Step::Settles { looks: 0 };
             return Verdict::Changed;
         }
@@ -465,6 +479,30 @@ mod tests {
         b.makes = Box::new(|lanes| if lanes == 1 { (500, 0) } else { (10, 495) });
         b.breadth.most = 2;
         assert!(matches!(b.next(80), Verdict::Merged { lane: LaneId(1), .. }));
+    }
+
+    #[test]
+    fn one_comparison_that_fails_by_chance_decides_nothing() {
+        let bad = |lanes| if lanes == 1 { (500, 0) } else { (25, 495) };
+        let good = |lanes| if lanes == 1 { (500, 0) } else { (200, 480) };
+        let mut b = limited(0);
+        b.breadth.most = 2;
+        b.makes = Box::new(bad);
+        assert_eq!(b.next(10), Verdict::Open(LaneId(1)));
+        assert_eq!(b.next(25), Verdict::None, "a new lane is compared again");
+        b.makes = Box::new(good);
+        assert!(matches!(b.next(40), Verdict::Stays { lane: LaneId(1), new: true, .. }));
+        let worse = |lanes| if lanes == 1 { (500, 0) } else { (25, 480) };
+        b.makes = Box::new(worse);
+        assert_eq!(b.next(25), Verdict::None, "and one that is there");
+        b.makes = Box::new(good);
+        assert!(matches!(b.next(40), Verdict::Stays { lane: LaneId(1), new: false, .. }));
+        // what is as bad each time is merged
+        b.makes = Box::new(worse);
+        assert!(matches!(b.next(200), Verdict::Merged { lane: LaneId(1), .. }));
+        b.makes = Box::new(bad);
+        assert_eq!(b.next(200), Verdict::Open(LaneId(1)));
+        assert!(matches!(b.next(100), Verdict::Merged { lane: LaneId(1), .. }));
     }
 
     #[test]
