@@ -36,7 +36,11 @@ const EDGES: &[(&str, &[&str])] = &[
         "rerail-hostile",
         &["rerail-wire", "rerail-core", "rerail-fault", "rerail-runtime", "rerail-lab", "rerail-verbs"],
     ),
-    ("rerail-cli", &["rerail-lab", "rerail-runtime", "rerail-core", "rerail-ip", "rerail-verbs"]),
+    ("rerail-launch", &[]),
+    (
+        "rerail-cli",
+        &["rerail-lab", "rerail-launch", "rerail-runtime", "rerail-core", "rerail-ip", "rerail-verbs"],
+    ),
     ("rerail-trial", &["rerail-lab", "xtask"]),
     // every command begins by compiling it
     ("xtask", &[]),

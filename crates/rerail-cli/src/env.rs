@@ -90,7 +90,8 @@ fn print(args: &EnvArgs) -> Result<(), LabError> {
     Ok(())
 }
 
-fn in_path() -> Result<Option<Installation>, LabError> {
+/// The MPI of `mpiexec` in PATH.
+pub fn in_path() -> Result<Option<Installation>, LabError> {
     let Some(launcher) = find_program("mpiexec", &env::var_os("PATH").unwrap_or_default()) else {
         return Ok(None);
     };

@@ -213,7 +213,10 @@ pub struct RunArgs {
     /// Where the MPI is installed [default: RERAIL_MPI_PREFIX, then where `cargo xtask setup` puts it, then PATH]
     #[arg(long, value_name = "DIR")]
     mpi_prefix: Option<PathBuf>,
-    /// A further argument of mpiexec; may be repeated
+    /// Start the ranks by `rerail launch` in place of the MPI's own launcher
+    #[arg(long)]
+    by_rerail: bool,
+    /// A further argument of the launcher; may be repeated
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     mpi_arg: Vec<String>,
     /// The provider librerail-fi.so [default: beside this executable, then in target/release]
@@ -429,6 +432,7 @@ fn run_program(args: RunArgs) -> Result<i32, LabError> {
                 ranks,
                 ranks_per_node: args.ppn.unwrap_or(ranks.div_ceil(nodes)),
                 installation,
+                by_rerail: args.by_rerail,
                 arguments: args.mpi_arg,
                 transport: match (args.no_provider, args.libfabric) {
                     (true, _) => Transport::Own,

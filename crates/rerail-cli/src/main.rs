@@ -7,6 +7,7 @@ mod env;
 mod faults;
 mod info;
 mod lab;
+mod launch;
 mod man;
 mod migrate;
 mod run;
@@ -31,6 +32,12 @@ enum Command {
     /// launcher: the exit code is the program's. 2 for bad input, 127 if the launcher cannot be started. The provider must be
     /// at the same path on every node.
     Run(run::RunArgs),
+    /// Start a program on several hosts, without an MPI's launcher: rerail launch -n 4 --hosts a,b -- ./program
+    ///
+    /// Programs of MPICH and Intel MPI are set to use Rerail; others run as they are. One agent on each host is started through ssh. It goes on
+    /// when the launcher cannot be reached for a while. The job ends with the first rank that fails, and with its exit code; 2 for bad input,
+    /// 125 if the launcher itself failed, 127 for a program that is not there.
+    Launch(launch::LaunchArgs),
     /// Print what `rerail run` would set, for scripts: eval "$(rerail env --mpi mpich)"
     Env(env::EnvArgs),
     /// Show this node: its rails and why the others are none, the provider, the MPIs
@@ -61,6 +68,9 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<std::ffi::OsString>,
     },
+    /// The agent of `rerail launch` on a host
+    #[command(hide = true)]
+    LaunchAgent,
     /// Process 1 of a node that is a guest
     #[command(hide = true)]
     LabNode { number: usize },
@@ -77,6 +87,8 @@ fn main() {
         Command::Bench(args) => bench::run(&args),
         Command::Lab(command) => lab::run(command),
         Command::Run(args) => run::run(args),
+        Command::Launch(args) => launch::run(args),
+        Command::LaunchAgent => rerail_launch::agent::run(),
         Command::Env(args) => env::run(args),
         Command::Info(args) => info::run(&args),
         Command::Config => config::run(),

@@ -39,7 +39,9 @@ pub enum Launcher {
         ranks: usize,
         /// Ranks per node.
         ranks_per_node: usize,
-        /// Further arguments of `mpiexec`.
+        /// Whether `rerail launch` starts the ranks, in place of the MPI's own launcher.
+        by_rerail: bool,
+        /// Further arguments of the launcher.
         arguments: Vec<String>,
         /// What the ranks talk through.
         transport: Transport,
@@ -222,14 +224,24 @@ pub(crate) fn commands(
 }
 
 fn mpiexec(job: &Job, lab: &str, topology: &Topology, events: Option<&Path>) -> Command {
-    let Launcher::Mpi { installation, ranks, ranks_per_node, arguments, transport } = &job.launcher else {
+    let Launcher::Mpi { installation, ranks, ranks_per_node, by_rerail, arguments, transport } =
+        &job.launcher
+    else {
         unreachable!("called for MPI only");
     };
     let family = installation.family();
     let settings = settings(installation, *ranks, topology, transport, events);
-    let mut command = Command::new(&installation.launcher);
     let hosts = (0..topology.nodes).map(node_name);
     let list = |hosts: Vec<String>| hosts.join(",");
+    if *by_rerail {
+        let mut command = Command::new(env::current_exe().unwrap_or_else(|_| "rerail".into()));
+        command.args(["launch", "--no-provider", "--rsh"]).arg(wrapper_path());
+        command.args(["--hosts", &list(hosts.collect()), "--ppn", &ranks_per_node.to_string()]);
+        command.args(["-n", &ranks.to_string()]).args(arguments).arg("--").args(&job.program);
+        command.envs(settings);
+        return command;
+    }
+    let mut command = Command::new(&installation.launcher);
     match family {
         Family::Mpich => {
             command.args(["-launcher", "ssh", "-launcher-exec"]).arg(wrapper_path());

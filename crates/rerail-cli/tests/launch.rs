@@ -1,0 +1,355 @@
+//! `rerail launch`: on this host with plain programs, and in the lab with real MPIs on several nodes.
+
+#[path = "common/mod.rs"]
+#[macro_use]
+mod common;
+
+use common::*;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn launch(arguments: &[&str]) -> Command {
+    let mut command = Command::new(RERAIL);
+    command.args(["launch", "--no-provider"]).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// The program of the ranks is a line of the shell.
+fn shell(arguments: &[&str], script: &str) -> Output {
+    launch(arguments).args(["--", "sh", "-c", script]).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+#[test]
+fn ranks_know_their_place_and_lines_say_whose_they_are() {
+    let output =
+        shell(&["-n", "3", "--prefix"], "echo $RERAIL_RANK of $PMI_SIZE; printf 'no end'; echo wrong >&2");
+    let out = succeeds(&output);
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    let wanted: Vec<String> =
+        (0..3).flat_map(|n| [format!("[{n}] {n} of 3"), format!("[{n}] no end")]).collect();
+    assert_eq!(lines, wanted);
+    assert_eq!(text(&output.stderr).matches("] wrong").count(), 3);
+}
+
+#[test]
+fn variables_and_the_directory_go_along() {
+    let mut command = launch(&["-n", "1", "--env", "ADDED=a b=c", "--env", "TAKEN", "--wdir", "/usr"]);
+    command.env("TAKEN", "x").env("GIVEN", "y").args([
+        "--",
+        "sh",
+        "-c",
+        "echo \"$ADDED/$TAKEN/$GIVEN\"; pwd; ls /proc/self/fd | wc -w",
+    ]);
+    // three standard streams, the pair to the launcher, and what ls has open
+    assert_eq!(succeeds(&command.output().unwrap()), "a b=c//y\n/usr\n5\n");
+}
+
+#[test]
+fn rank_0_reads_the_input_and_much_output_comes_whole() {
+    let mut child = launch(&["-n", "2"])
+        .args(["--", "sh", "-c", "if [ $RERAIL_RANK = 0 ]; then cat; else head -c 20000000 /dev/zero; fi"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(&vec![b'x'; 3_000_000]).unwrap());
+    // more than agents keep: they wait for the reader
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut all = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut all).unwrap();
+    writer.join().unwrap();
+    assert!(child.wait().unwrap().success());
+    let count = |byte| all.iter().filter(|b| **b == byte).count();
+    assert_eq!((count(b'x'), count(0), all.len()), (3_000_000, 20_000_000, 23_000_000));
+}
+
+#[test]
+fn the_first_rank_that_fails_ends_the_job_with_its_code() {
+    let fails =
+        |how: &str| shell(&["-n", "3"], &format!("if [ $RERAIL_RANK = 1 ]; then {how}; fi; exec sleep 60"));
+    for (how, wanted, word) in
+        [("exit 7", 7, "exit code 7"), ("kill -9 $$", 137, "SIGKILL"), ("kill -SEGV $$", 139, "SIGSEGV")]
+    {
+        let output = fails(how);
+        assert_eq!(code(&output), wanted, "{how}");
+        let said = text(&output.stderr);
+        assert!(
+            said.contains("rank 1 on localhost") && said.contains(word) && said.lines().count() == 1,
+            "{how}: {said}"
+        );
+    }
+    let output =
+        shell(&["-n", "3", "--keep-going"], "if [ $RERAIL_RANK = 1 ]; then exit 7; fi; sleep 1; echo done");
+    assert_eq!((code(&output), text(&output.stdout).as_str()), (7, "done\ndone\n"));
+}
+
+#[test]
+fn a_rank_that_aborts_or_leaves_without_a_word_ends_the_job() {
+    let says = |words: &str| {
+        let script = format!(
+            "if [ $RERAIL_RANK = 1 ]; then echo '{words}' >&$PMI_FD; sleep 1; exit 0; fi; exec sleep 60"
+        );
+        launch(&["-n", "2", "--", "bash", "-c", &script]).output().unwrap()
+    };
+    for (words, wanted, word) in [
+        ("cmd=abort exitcode=9", 9, "rank 1 on localhost aborts the job with exit code 9"),
+        ("cmd=init pmi_version=1 pmi_subversion=1", 1, "rank 1 on localhost ended without MPI_Finalize"),
+        ("GET / HTTP/1.1", 1, "rank 1 wrote no request to its launcher"),
+    ] {
+        let output = says(words);
+        assert_eq!(code(&output), wanted, "{words}");
+        assert!(text(&output.stderr).contains(word), "{words}: {}", text(&output.stderr));
+    }
+    // what is put is there after the barrier, at every rank
+    let script = "read_line() { read -r line <&$PMI_FD; }; say() { echo \"$1\" >&$PMI_FD; read_line; }
+        say \"cmd=put kvsname=x key=k$PMI_RANK value=v $PMI_RANK\"; say cmd=barrier_in
+        say 'cmd=get kvsname=x key=k2'; echo \"$line\"; say cmd=finalize";
+    let output = launch(&["-n", "3", "--", "bash", "-c", script]).output().unwrap();
+    assert_eq!(succeeds(&output), "cmd=get_result rc=0 value=v 2\n".repeat(3));
+}
+
+#[test]
+fn what_cannot_be_started_is_said_in_one_sentence() {
+    let file =
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hosts-{}", std::process::id()));
+    fs::write(&file, "localhost slots=2\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (arguments, wanted, word) in [
+        (&["-n", "2", "--", "nosuchprogram"][..], 127, "there is no such program"),
+        (&["-n", "1", "--", "/etc/passwd"], 126, "Permission denied"),
+        (&["-n", "1", "--wdir", "/no/such", "--", "true"], 127, "no directory `/no/such`"),
+        (&["-n", "3", "--hostfile", file, "--", "true"], 2, "1 host takes 2"),
+        (&["-n", "1", "--hostfile", "/no/such", "--", "true"], 2, "cannot be read"),
+        (&["-n", "0", "--", "true"], 2, "1 to"),
+        (&["-n", "1", "--hosts", "a b", "--", "true"], 2, "no name of a host"),
+        (&["-n", "1", "--env", "=x", "--", "true"], 2, "NAME=VALUE"),
+        (&["-n", "1", "--hosts", "far", "--rsh", "nosuchshell", "--", "true"], 125, "no `nosuchshell`"),
+        (
+            &["-n", "1", "--hosts", "far", "--rsh", "sh -c false", "--", "true"],
+            125,
+            "on far: the remote shell ended",
+        ),
+    ] {
+        let output = launch(arguments).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), wanted, "{arguments:?}: {said}");
+        assert!(said.contains(word) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+    fs::remove_file(file).unwrap();
+}
+
+/// Processes with a mark in their environment.
+fn marked(mark: &str) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| {
+        let env = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        env.split(|b| *b == 0).any(|variable| variable == format!("MARK={mark}").as_bytes())
+    })
+    .collect()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A job of four ranks, which are up; each has started one more process that has left its session, and both ignore what can be ignored.
+fn stubborn(mark: &str) -> Child {
+    let script = "trap '' TERM INT HUP; setsid sh -c \"trap '' TERM INT HUP; while :; do sleep 1; done\" & while :; do sleep 1; done";
+    let mut command = launch(&["-n", "4", "--grace", "1"]);
+    command
+        .env("MARK", mark)
+        .args(["--", "sh", "-c", script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0);
+    let child = command.spawn().unwrap();
+    // launcher, guard, agent, and for each rank two shells and two sleeps
+    eventually("the ranks run", || marked(mark).len() >= 3 + 4 * 4);
+    child
+}
+
+fn kill(pid: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// The agent's processes: those of the job that run this command and are not the launcher.
+fn agents(mark: &str, launcher: u32) -> Vec<u32> {
+    let is_ours =
+        |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_str() == Some(RERAIL));
+    marked(mark).into_iter().filter(|pid| *pid != launcher && is_ours(pid)).collect()
+}
+
+#[test]
+fn nothing_is_left_however_a_job_ends() {
+    for (n, (what, signals)) in [
+        ("ctrl-c", &["-INT"][..]),
+        ("ctrl-c twice", &["-INT", "-INT"]),
+        ("a closed terminal", &["-HUP"]),
+        ("a polite end", &["-TERM"]),
+        ("a killed launcher", &["-KILL"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mark = format!("left-{}-{n}", std::process::id());
+        let mut child = stubborn(&mark);
+        for signal in signals {
+            kill(child.id(), signal);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        child.wait().unwrap();
+        eventually(&format!("nothing is left after {what}"), || marked(&mark).is_empty());
+    }
+    for of in 0..2 {
+        let mark = format!("left-{}-agent{of}", std::process::id());
+        let mut child = stubborn(&mark);
+        let mut both = agents(&mark, child.id());
+        both.sort_unstable();
+        assert_eq!(both.len(), 2, "an agent and its guard");
+        kill(both[of], "-KILL");
+        // a guard that is killed takes the agent with it, which ends the ranks first
+        let code = child.wait().unwrap().code();
+        assert!([Some(125), Some(137)].contains(&code), "{code:?}");
+        eventually("nothing is left after a killed agent or guard", || marked(&mark).is_empty());
+    }
+}
+
+/// The port on which a process listens.
+fn port_of(pid: u32) -> Option<u16> {
+    let sockets: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .ok()?
+        .flatten()
+        .filter_map(|fd| {
+            Some(
+                fs::read_link(fd.path())
+                    .ok()?
+                    .to_str()?
+                    .strip_prefix("socket:[")?
+                    .trim_end_matches(']')
+                    .to_owned(),
+            )
+        })
+        .collect();
+    let table = fs::read_to_string("/proc/net/tcp").ok()?;
+    table.lines().skip(1).find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let listens = words[3] == "0A" && sockets.iter().any(|inode| inode == words[9]);
+        listens.then(|| u16::from_str_radix(words[1].rsplit(':').next()?, 16).ok())?
+    })
+}
+
+#[test]
+fn strangers_get_nothing_and_disturb_nobody() {
+    let mut child = launch(&["-n", "2"])
+        .args(["--", "sh", "-c", "sleep 3; echo fine"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut port = None;
+    eventually("the launcher listens", || {
+        port = port_of(child.id());
+        port.is_some()
+    });
+    let connect = || TcpStream::connect(("127.0.0.1", port.unwrap())).unwrap();
+    // silence, garbage, and the first words of an agent without the secret
+    let silent: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
+    let mut garbage = connect();
+    garbage.write_all(&[b'x'; 4096]).unwrap();
+    garbage.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut got = Vec::new();
+    let _ = garbage.read_to_end(&mut got);
+    assert!(got.is_empty(), "{got:?}");
+    let mut other = connect();
+    let hello = [&b"rerail\x00\x01"[..], &[0; 4], &[7; 16]].concat();
+    other.write_all(&hello).unwrap();
+    let mut answer = [0; 48];
+    other.read_exact(&mut answer).unwrap();
+    other.write_all(&[0; 32]).unwrap();
+    assert_eq!(other.read(&mut [0; 1]).unwrap_or(0), 0, "a stranger is dropped");
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(out, "fine\nfine\n");
+    drop(silent);
+}
+
+/// On three nodes, with ranks on the same node and on others.
+fn starts_under_rerail(mpi: &Mpi) {
+    let Some((program, provider)) = setup(mpi) else { return };
+    for ranks in ["1", "2", "5"] {
+        let events = mpi.temporary("launched");
+        let mut command = lab(mpi.option, &["--by-rerail", "--nodes", "3", "--rails", "2", "-n", ranks]);
+        command.args(["--provider", provider.to_str().unwrap(), "--events"]).arg(&events);
+        command
+            .args(["--mpi-prefix", mpi.prefix.to_str().unwrap(), "--"])
+            .arg(&program)
+            .args(["--seconds", "2"]);
+        let out = succeeds(&command.output().unwrap());
+        assert!(out.contains("every byte right") && out.contains(mpi.library), "{out}");
+        let told = fs::read_to_string(&events).unwrap();
+        fs::remove_file(&events).unwrap();
+        let own = told.lines().filter(|line| line.contains("\"path_up\"")).count();
+        assert!(ranks == "1" || own > 0, "the ranks do not use Rerail: {told}");
+    }
+}
+
+/// The launcher's only network is down for longer than a connection lasts, in the middle of a job: the agents come back, and the job ends well.
+fn outlives_its_network(mpi: &Mpi) {
+    let Some((program, provider)) = setup(mpi) else { return };
+    let name = format!("mgmt{}", std::process::id());
+    let arguments = [
+        "--name",
+        &name,
+        "--by-rerail",
+        "--nodes",
+        "2",
+        "--rails",
+        "2",
+        "-n",
+        "2",
+        "--mpi-arg=--address=10.250.0.1",
+    ];
+    let mut command = lab(mpi.option, &arguments);
+    command.args([
+        "--provider",
+        provider.to_str().unwrap(),
+        "--mpi-prefix",
+        mpi.prefix.to_str().unwrap(),
+        "--",
+    ]);
+    command.arg(&program).args(["--seconds", "14"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let link = |state: &str| {
+        let mut command = Command::new(RERAIL);
+        command.args(["lab", "exec", "--name", &name, "n1", "--", "ip", "link", "set", "mgmt", state]);
+        command.output().unwrap().status.success()
+    };
+    std::thread::sleep(Duration::from_secs(3));
+    eventually("the network is cut", || link("down"));
+    std::thread::sleep(Duration::from_secs(8));
+    assert!(link("up"));
+    let output = child.wait_with_output().unwrap();
+    assert!(succeeds(&output).contains("every byte right"));
+    assert!(text(&output.stderr).contains("the agent on n1 is reached again"), "{}", text(&output.stderr));
+}
+
+on_every_mpi! {
+    mpich_starts_under_rerail_on_three_nodes: starts_under_rerail(0);
+    intel_mpi_starts_under_rerail_on_three_nodes: starts_under_rerail(2);
+    a_job_outlives_the_network_of_its_launcher: outlives_its_network(0);
+}

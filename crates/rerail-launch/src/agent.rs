@@ -1,0 +1,587 @@
+//! The agent: the parent of a host's ranks. Owns: the processes of its host, and their conversation with PMI.
+//!
+//! It reads its key and the launcher's addresses from its standard input, connects, and starts what it is told. When the connection breaks it makes
+//! the next one; meanwhile the ranks go on. When the launcher's host refuses it for [`REFUSED_MAX`], the launcher is gone, and the ranks are ended.
+//!
+//! A second process, the *guard*, is the agent's parent: it adopts what ranks leave behind (`PR_SET_CHILD_SUBREAPER`) and kills it when the agent
+//! ends, however that ends.
+
+use crate::link::{self, Connection, Ends, News, keep};
+use crate::message::{Bytes, Start, Stream, ToAgent, ToLauncher, read, write};
+use crate::pmi::{Answer, LINE_BYTES_MAX, Pmi};
+use crate::proof::Key;
+use crate::rank;
+use std::io::{BufRead, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::time::{Instant, sleep};
+
+/// Refusals for so long mean that there is no launcher any more.
+const REFUSED_MAX: Duration = Duration::from_secs(2);
+/// Time between two attempts to reach the launcher.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Bytes of a rank's output in one message.
+const OUTPUT_BYTES_MAX: usize = 32 << 10;
+/// The exit code of an agent that cannot do its work.
+const EXIT_FAILED: i32 = 125;
+
+/// What an agent is given on its standard input, in one line.
+#[derive(Debug, Clone)]
+pub struct Orders {
+    /// Its number.
+    pub agent: u32,
+    /// Its key.
+    pub key: Key,
+    /// Seconds without the launcher after which it ends its ranks.
+    pub patience: Duration,
+    /// Where the launcher listens.
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl Orders {
+    /// As a line.
+    pub fn to_line(&self) -> String {
+        let mut words = vec![self.agent.to_string(), self.key.to_hex(), self.patience.as_secs().to_string()];
+        words.extend(self.addresses.iter().map(SocketAddr::to_string));
+        words.join(" ") + "\n"
+    }
+
+    /// Reads them; `None`: these are none.
+    pub fn from_line(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let agent = words.next()?.parse().ok()?;
+        let key = Key::from_hex(words.next()?)?;
+        let patience = Duration::from_secs(words.next()?.parse().ok()?);
+        let addresses: Option<Vec<SocketAddr>> = words.map(|word| word.parse().ok()).collect();
+        addresses.filter(|all| !all.is_empty()).map(|addresses| Self { agent, key, patience, addresses })
+    }
+}
+
+/// Runs the agent, with its guard; returns the exit code.
+pub fn run() -> i32 {
+    let mut line = String::new();
+    let orders = match std::io::stdin().lock().read_line(&mut line) {
+        Ok(_) => Orders::from_line(&line),
+        Err(_) => None,
+    };
+    let Some(orders) = orders else {
+        eprintln!("rerail: an agent is started by `rerail launch`, which gives it its orders");
+        return EXIT_FAILED;
+    };
+    line.clear();
+    match guard() {
+        Guard::Ended(code) => code,
+        Guard::Failed(why) => {
+            eprintln!("rerail: the agent cannot be started: {why}");
+            EXIT_FAILED
+        }
+        Guard::Agent => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => {
+                    let code = runtime.block_on(work(orders));
+                    drop(runtime);
+                    kill_rest();
+                    code
+                }
+                Err(why) => {
+                    eprintln!("rerail: the agent cannot be started: {why}");
+                    EXIT_FAILED
+                }
+            }
+        }
+    }
+}
+
+enum Guard {
+    /// This is the agent.
+    Agent,
+    /// This is the guard, and the agent has ended so.
+    Ended(i32),
+    Failed(std::io::Error),
+}
+
+/// Becomes two processes. There is one thread yet, so that a fork is safe.
+fn guard() -> Guard {
+    let failed = || Guard::Failed(std::io::Error::last_os_error());
+    // SAFETY: these calls take no pointers, and no other thread runs.
+    unsafe {
+        // a signal of the terminal is the launcher's; and an end of it, which the remote shell passes on, too
+        libc::setsid();
+        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+        libc::signal(libc::SIGINT, libc::SIG_IGN);
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        if libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
+            return failed();
+        }
+        let guard = libc::getpid();
+        match libc::fork() {
+            -1 => failed(),
+            0 => {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                // in case that the guard goes first
+                libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+                if libc::getppid() != guard {
+                    libc::_exit(EXIT_FAILED);
+                }
+                Guard::Agent
+            }
+            agent => Guard::Ended(watch(agent)),
+        }
+    }
+}
+
+/// Waits for the agent, then kills what is left of its ranks.
+fn watch(agent: libc::pid_t) -> i32 {
+    // SAFETY: the pointer is to a local variable; a signal that ends the guard ends the agent by its own parent-death signal.
+    unsafe {
+        libc::signal(libc::SIGTERM, libc::SIG_DFL);
+        let mut status = 0;
+        loop {
+            let gone = libc::waitpid(-1, &raw mut status, 0);
+            if gone == agent {
+                break;
+            }
+            if gone == -1 && std::io::Error::last_os_error().kind() != ErrorKind::Interrupted {
+                return EXIT_FAILED;
+            }
+        }
+        let code =
+            if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) };
+        kill_rest();
+        code
+    }
+}
+
+/// Kills every child of this process, and what they leave behind: that becomes a child as well.
+fn kill_rest() {
+    loop {
+        let children = children();
+        if children.is_empty() {
+            return;
+        }
+        // SAFETY: both take no memory of ours.
+        unsafe {
+            children.iter().for_each(|child| {
+                libc::kill(*child, libc::SIGKILL);
+            });
+            libc::waitpid(-1, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// The children of this process.
+fn children() -> Vec<libc::pid_t> {
+    let own = std::process::id();
+    let text = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
+    text.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// What happens at an agent.
+enum Event {
+    News(News),
+    /// A rank has written a line to its launcher; nothing: it is gone.
+    Line(usize, Option<String>),
+    /// A rank has ended, and its output is over.
+    Ended(usize),
+    /// There is no launcher any more, because of this.
+    Alone(String),
+}
+
+/// The ranks, once they were started.
+struct Job {
+    start: Start,
+    pmi: Pmi,
+    to_ranks: Vec<Option<OwnedWriteHalf>>,
+    groups: Vec<u32>,
+    /// What rank 0 is to read; the launcher bounds it.
+    input: Option<UnboundedSender<Bytes>>,
+    running: Vec<bool>,
+    /// The rank has said something to its launcher.
+    spoke: Vec<bool>,
+    kill_at: Option<Instant>,
+}
+
+impl Job {
+    fn signal(&self, signal: i32) {
+        for (group, _) in self.groups.iter().zip(&self.running).filter(|(_, running)| **running) {
+            rank::signal(*group, signal);
+        }
+    }
+
+    /// Ends the ranks that are left: at first they may do it by themselves.
+    fn end(&mut self) {
+        if self.kill_at.is_none() {
+            self.signal(libc::SIGTERM);
+            self.signal(libc::SIGCONT);
+            self.kill_at = Some(Instant::now() + Duration::from_millis(self.start.grace_ms));
+        }
+    }
+
+    fn answer(&mut self, answers: Vec<Answer>, urgent: &UnboundedSender<Vec<u8>>) {
+        let say = |message: &ToLauncher| drop(urgent.send(write(message)));
+        for answer in answers {
+            match answer {
+                Answer::Line(rank, text) => {
+                    // a rank that has gone meanwhile reads no answers
+                    if let Some(to) = &self.to_ranks[rank] {
+                        let line = format!("{text}\n");
+                        // one that reads no answers must not stop the others
+                        if to.try_write(line.as_bytes()).ok() != Some(line.len()) {
+                            self.to_ranks[rank] = None;
+                        }
+                    }
+                }
+                Answer::Fence(put) => say(&ToLauncher::Fence(put)),
+                Answer::Abort(rank, code) => say(&ToLauncher::Abort(self.start.first + rank, code)),
+                Answer::Wrong(_, why) => say(&ToLauncher::Note(why)),
+            }
+        }
+    }
+}
+
+async fn work(orders: Orders) -> i32 {
+    let (urgent, from_urgent) = mpsc::unbounded_channel();
+    let (bulk, from_bulk) = mpsc::channel(16);
+    let (connections, from_connections) = mpsc::channel(1);
+    let (news, mut from_news) = mpsc::channel(16);
+    let (events, mut happens) = mpsc::channel::<Event>(64);
+    let kept = tokio::spawn(keep(Ends {
+        urgent: from_urgent,
+        bulk: from_bulk,
+        connections: from_connections,
+        news,
+    }));
+    let mut calling = Some(tokio::spawn(reach(orders.clone(), connections.clone(), events.clone())));
+    let mut job: Option<Job> = None;
+    let mut bulk = Some(bulk);
+    let mut alone = None;
+    let mut code = 0;
+    let Ok(mut term) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else {
+        return EXIT_FAILED;
+    };
+    let all_over = |job: &Option<Job>| job.as_ref().is_some_and(|j| j.running.iter().all(|r| !r));
+    loop {
+        let kill_at = job.as_ref().and_then(|j| j.kill_at);
+        let event = tokio::select! {
+            Some(event) = happens.recv() => event,
+            Some(found) = from_news.recv() => Event::News(found),
+            _ = term.recv() => Event::Alone("the agent was told to end".into()),
+            () = async { tokio::time::sleep_until(kill_at.expect("it is set")).await }, if kill_at.is_some() => {
+                let j = job.as_mut().expect("it has one");
+                j.signal(libc::SIGKILL);
+                j.kill_at = Some(Instant::now() + Duration::from_secs(3600));
+                continue;
+            }
+        };
+        match event {
+            Event::News(News::Connected) => {}
+            Event::News(News::Lost) => {
+                if let Some(old) =
+                    calling.replace(tokio::spawn(reach(orders.clone(), connections.clone(), events.clone())))
+                {
+                    old.abort();
+                }
+            }
+            Event::News(News::Message(message)) => match read::<ToAgent>(&message) {
+                Some(ToAgent::Start(start)) if job.is_none() => {
+                    let Some(bulk) = bulk.take() else { continue };
+                    match begin(*start, &events, &bulk, &urgent) {
+                        Ok(begun) => job = Some(begun),
+                        Err((why, exit)) => {
+                            let _ = urgent.send(write(&ToLauncher::Refused(why, exit)));
+                            code = exit;
+                            alone = Some(());
+                        }
+                    }
+                }
+                Some(ToAgent::Fenced(values)) => {
+                    if let Some(j) = &mut job {
+                        let answers = j.pmi.fenced(values);
+                        j.answer(answers, &urgent);
+                    }
+                }
+                Some(ToAgent::Input(bytes)) => {
+                    if let Some(j) = &mut job {
+                        match (&j.input, bytes.is_empty()) {
+                            (Some(input), false) => drop(input.send(bytes)),
+                            (Some(_), true) => j.input = None,
+                            (None, _) => {}
+                        }
+                    }
+                }
+                Some(ToAgent::Signal(signal)) => {
+                    if let Some(j) = &job {
+                        j.signal(signal);
+                    }
+                }
+                Some(ToAgent::End) => match &mut job {
+                    Some(j) => j.end(),
+                    None => alone = Some(()),
+                },
+                Some(ToAgent::Start(_)) | None => {}
+            },
+            Event::Line(rank, line) => {
+                if let Some(j) = &mut job {
+                    match line {
+                        Some(line) => {
+                            j.spoke[rank] = true;
+                            let answers = j.pmi.line(rank, &line);
+                            j.answer(answers, &urgent);
+                        }
+                        None => j.to_ranks[rank] = None,
+                    }
+                }
+            }
+            Event::Ended(rank) => {
+                if let Some(j) = &mut job {
+                    j.running[rank] = false;
+                    // what it has started, and what has its output
+                    rank::signal(j.groups[rank], libc::SIGKILL);
+                }
+            }
+            Event::Alone(why) => {
+                eprintln!("rerail: {why}: the ranks of this host are ended");
+                code = EXIT_FAILED;
+                alone = Some(());
+                match &mut job {
+                    Some(j) => j.end(),
+                    None => return code,
+                }
+            }
+        }
+        if all_over(&job) || (job.is_none() && alone.is_some()) {
+            break;
+        }
+    }
+    let _ = urgent.send(write(&ToLauncher::Done));
+    drop((urgent, bulk));
+    // the rest of the output, and the last word
+    let until = Instant::now() + orders.patience;
+    let flush = async {
+        let mut kept = kept;
+        loop {
+            tokio::select! {
+                _ = &mut kept => return,
+                found = from_news.recv() => {
+                    if found == Some(News::Lost) {
+                        calling = Some(tokio::spawn(reach(orders.clone(), connections.clone(), events.clone())));
+                    }
+                }
+                Some(event) = happens.recv() => if matches!(event, Event::Alone(_)) { return },
+            }
+        }
+    };
+    let _ = tokio::time::timeout_at(until, flush).await;
+    drop(calling);
+    code
+}
+
+/// Connects to the launcher, as often as it takes.
+async fn reach(orders: Orders, connections: mpsc::Sender<Connection>, events: mpsc::Sender<Event>) {
+    let begun = Instant::now();
+    let mut refused: Option<Instant> = None;
+    loop {
+        let why = match link::call(&orders.addresses, &orders.key, orders.agent).await {
+            Ok(connection) => {
+                let _ = connections.send(connection).await;
+                return;
+            }
+            Err(why) => why,
+        };
+        let gone = match why.kind() {
+            ErrorKind::ConnectionRefused => refused.get_or_insert_with(Instant::now).elapsed() > REFUSED_MAX,
+            ErrorKind::PermissionDenied => true,
+            _ => {
+                refused = None;
+                false
+            }
+        };
+        if gone || begun.elapsed() > orders.patience {
+            let why = match gone {
+                true => "the launcher is gone".to_owned(),
+                false => format!("the launcher was not reached for {} s ({why})", orders.patience.as_secs()),
+            };
+            let _ = events.send(Event::Alone(why)).await;
+            return;
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// Starts the ranks of this host; with a sentence and an exit code where that fails.
+fn begin(
+    start: Start,
+    events: &mpsc::Sender<Event>,
+    bulk: &mpsc::Sender<Vec<u8>>,
+    urgent: &UnboundedSender<Vec<u8>>,
+) -> Result<Job, (String, i32)> {
+    let pmi = Pmi::new(&start.job, start.size, start.first, start.count, &start.mapping);
+    let mut ranks = Vec::new();
+    for local in 0..start.count {
+        match rank::start(&start, local) {
+            Ok(rank) => ranks.push(rank),
+            Err(why) => {
+                for rank in &mut ranks {
+                    let _ = rank.child.start_kill();
+                }
+                return Err(refusal(&start, &why));
+            }
+        }
+    }
+    let mut job = Job {
+        pmi,
+        to_ranks: Vec::new(),
+        groups: Vec::new(),
+        input: None,
+        running: vec![true; start.count],
+        spoke: vec![false; start.count],
+        kill_at: None,
+        start,
+    };
+    for (local, mut rank) in ranks.into_iter().enumerate() {
+        job.groups.push(rank.child.id().unwrap_or(0));
+        if let Some(input) = rank.child.stdin.take() {
+            let (bytes, from_launcher) = mpsc::unbounded_channel();
+            // it holds no sender that keeps the session: the launcher needs no word of a rank that has ended
+            tokio::spawn(feed(input, from_launcher, urgent.downgrade()));
+            job.input = Some(bytes);
+        }
+        let (from, to) = rank.pmi.into_split();
+        job.to_ranks.push(Some(to));
+        let (finalized, is_finalized) = tokio::sync::watch::channel((false, false));
+        tokio::spawn(listen(local, from, events.clone(), finalized));
+        tokio::spawn(follow(job.start.first, local, rank.child, events.clone(), bulk.clone(), is_finalized));
+    }
+    Ok(job)
+}
+
+fn refusal(start: &Start, why: &std::io::Error) -> (String, i32) {
+    let program = start.program.first().map(|p| String::from_utf8_lossy(p).into_owned()).unwrap_or_default();
+    let directory = String::from_utf8_lossy(&start.directory).into_owned();
+    match why.kind() {
+        ErrorKind::NotFound if !std::path::Path::new(&directory).is_dir() => (
+            format!(
+                "there is no directory `{directory}`: start from one that all hosts have, or name one with --wdir"
+            ),
+            127,
+        ),
+        ErrorKind::NotFound => (format!("cannot start `{program}`: there is no such program"), 127),
+        _ => (format!("cannot start `{program}`: {why}"), 126),
+    }
+}
+
+/// Reads what a rank says to its launcher. `finalized`: whether it has spoken at all, and whether its last word was that it speaks no more.
+async fn listen(
+    local: usize,
+    from: OwnedReadHalf,
+    events: mpsc::Sender<Event>,
+    finalized: tokio::sync::watch::Sender<(bool, bool)>,
+) {
+    let mut from = BufReader::new(from);
+    loop {
+        let mut line = Vec::new();
+        let got = (&mut from).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line).await;
+        if !matches!(got, Ok(n) if n > 0) {
+            break;
+        }
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        finalized.send_modify(|state| *state = (true, state.1 || text.starts_with("cmd=finalize")));
+        if events.send(Event::Line(local, Some(text))).await.is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::Line(local, None)).await;
+}
+
+/// Writes what rank 0 is to read. Once it reads no more the rest is taken all the same.
+async fn feed(
+    mut input: ChildStdin,
+    mut bytes: mpsc::UnboundedReceiver<Bytes>,
+    urgent: mpsc::WeakUnboundedSender<Vec<u8>>,
+) {
+    let mut reads = true;
+    while let Some(bytes) = bytes.recv().await {
+        reads = reads && input.write_all(&bytes).await.is_ok();
+        let Some(urgent) = urgent.upgrade() else { return };
+        let _ = urgent.send(write(&ToLauncher::Took));
+    }
+}
+
+/// Passes on what a rank writes, then how it has ended.
+async fn follow(
+    first: usize,
+    local: usize,
+    mut child: Child,
+    events: mpsc::Sender<Event>,
+    bulk: mpsc::Sender<Vec<u8>>,
+    finalized: tokio::sync::watch::Receiver<(bool, bool)>,
+) {
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let rank = first + local;
+    let outputs = async {
+        tokio::join!(pump(rank, Stream::Out, out, &bulk), pump(rank, Stream::Err, err, &bulk));
+    };
+    // what a rank has started may keep its output open when it has gone
+    let mut outputs = std::pin::pin!(outputs);
+    let status = tokio::select! {
+        () = &mut outputs => child.wait().await,
+        status = child.wait() => {
+            let _ = tokio::time::timeout(Duration::from_millis(500), &mut outputs).await;
+            status
+        }
+    };
+    let how = status.map_or(crate::message::Ended::Code(1), rank::ended);
+    let (spoke, said_so) = *finalized.borrow();
+    let message = ToLauncher::Ended { rank, how, finalized: said_so || !spoke };
+    let _ = bulk.send(write(&message)).await;
+    let _ = events.send(Event::Ended(local)).await;
+}
+
+async fn pump<R: AsyncRead + Unpin>(
+    rank: usize,
+    stream: Stream,
+    from: Option<R>,
+    bulk: &mpsc::Sender<Vec<u8>>,
+) {
+    let Some(mut from) = from else { return };
+    let mut room = vec![0; OUTPUT_BYTES_MAX];
+    loop {
+        match from.read(&mut room).await {
+            Ok(n) if n > 0 => {
+                let bytes: Bytes = room[..n].to_vec();
+                if bulk.send(write(&ToLauncher::Output(rank, stream, bytes))).await.is_err() {
+                    return;
+                }
+            }
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_one_line_and_nothing_else_is() {
+        let orders = Orders {
+            agent: 3,
+            key: Key::new([9; 32]),
+            patience: Duration::from_secs(60),
+            addresses: vec!["10.0.0.1:4000".parse().unwrap(), "[fd00::1]:4000".parse().unwrap()],
+        };
+        let line = orders.to_line();
+        let read = Orders::from_line(&line).unwrap();
+        assert_eq!((read.to_line(), line.lines().count()), (line.clone(), 1));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        for n in 0..4 {
+            assert!(Orders::from_line(&words[..n].join(" ")).is_none(), "{n} words");
+        }
+        assert!(Orders::from_line(&line.replace("10.0.0.1:4000", "somewhere")).is_none());
+    }
+}

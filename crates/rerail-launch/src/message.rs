@@ -1,0 +1,118 @@
+//! What launcher and agents say to each other. Owns: how it is written as bytes.
+//!
+//! Only an end that has proved to know the secret is ever parsed ([`crate::proof`]), and only up to [`MESSAGE_BYTES_MAX`].
+
+use serde::{Deserialize, Serialize};
+
+/// Longest message, written.
+pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
+
+/// Text as the system has it: arguments, variables and paths need not be UTF-8.
+pub type Bytes = Vec<u8>;
+
+/// What an agent is to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Name of the job; no other has it.
+    pub job: String,
+    /// Ranks of the job.
+    pub size: usize,
+    /// The first one of this host.
+    pub first: usize,
+    /// Ranks of this host.
+    pub count: usize,
+    /// Number of this host, and of all.
+    pub host: (usize, usize),
+    /// Which ranks share a host, as PMI says it.
+    pub mapping: String,
+    /// The program and its arguments.
+    pub program: Vec<Bytes>,
+    /// Where it runs.
+    pub directory: Bytes,
+    /// Its environment.
+    pub env: Vec<(Bytes, Bytes)>,
+    /// Seconds that ranks have to end after they were told to, before they are killed.
+    pub grace_ms: u64,
+}
+
+/// From the launcher to an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// Start the ranks.
+    Start(Box<Start>),
+    /// All hosts are at the barrier: what their ranks have put since the last one.
+    Fenced(Vec<(String, String)>),
+    /// For the standard input of rank 0; nothing is its end.
+    Input(Bytes),
+    /// A signal for all ranks.
+    Signal(i32),
+    /// End the ranks that are left, then the agent.
+    End,
+}
+
+/// How a rank ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    /// By itself.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+impl Ended {
+    /// As a shell has it.
+    pub fn exit_code(self) -> i32 {
+        match self {
+            Ended::Code(code) => code,
+            Ended::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+/// A standard stream of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// From an agent to the launcher. Ranks are numbered over the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToLauncher {
+    /// The ranks cannot be started: a sentence for the user, and the exit code.
+    Refused(String, i32),
+    /// A rank has written this.
+    Output(usize, Stream, Bytes),
+    /// All ranks of this host are at the barrier, and have put these values.
+    Fence(Vec<(String, String)>),
+    /// Rank 0 has taken one message of its standard input.
+    Took,
+    /// A rank ends the job.
+    Abort(usize, i32),
+    /// A rank has ended. `finalized`: it had said before that it speaks no more, or never spoke.
+    Ended {
+        /// Which.
+        rank: usize,
+        /// How.
+        how: Ended,
+        /// Whether its end is in order.
+        finalized: bool,
+    },
+    /// Something to be told to the user.
+    Note(String),
+    /// All ranks have ended, and the agent ends.
+    Done,
+}
+
+/// Writes a message.
+pub fn write<T: Serialize>(message: &T) -> Vec<u8> {
+    postcard::to_allocvec(message).expect("messages are plain data")
+}
+
+/// Reads one; `None`: it is none.
+pub fn read<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
+    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(message)
+}
