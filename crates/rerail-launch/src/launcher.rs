@@ -704,7 +704,7 @@ mod tests {
 
     #[test]
     fn a_path_with_quotes_is_one_word_of_the_remote_shell() {
-        assert_eq!(quoted("/opt/it's here/rerail"), r"'/opt/it'\''s here/rerail'");
+        assert_eq!(quoted("/usr/it's here/rerail"), r"'/usr/it'\''s here/rerail'");
     }
 
     #[test]

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_know_the_secret_read_each_other_and_nobody_else_does() {
+    fn two_ends_that_know_the_secret_read_each_other_and_no_other_end_does() {
         let secret = Key::new([7; 32]);
         let key = Key::from_hex(&secret.of_agent(3).to_hex()).unwrap();
         let ((mut send, _), (_, mut receive)) = joined(key.clone(), &secret).unwrap();

@@ -68,7 +68,7 @@ pub fn start(start: &Start, local: usize) -> Result<Rank> {
     // SAFETY: only calls that are safe between fork and exec (signal-safety(7)), and no memory is taken.
     unsafe {
         command.pre_exec(move || {
-            // what the agent has inherited itself is nobody's; a kernel before 5.11 cannot do that
+            // what the agent has inherited is for no rank; a kernel before 5.11 has no such call
             libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0
                 || libc::fcntl(fd, libc::F_SETFD, 0) != 0

@@ -164,8 +164,9 @@ mod tests {
         let words = [
             "A &lt;title&gt;",
             "and more",
-            "rail0",
-            "rail1 dark",
+            "rail0\n",
+            "\nleaf0-spine1\n",
+            "leaf0-spine1 dark",
             "all rails dark",
             "21 ms",
             "1.50 s",
