@@ -34,7 +34,15 @@ const EDGES: &[(&str, &[&str])] = &[
     // every parser, wherever it is
     (
         "rerail-hostile",
-        &["rerail-wire", "rerail-core", "rerail-fault", "rerail-runtime", "rerail-lab", "rerail-verbs"],
+        &[
+            "rerail-wire",
+            "rerail-core",
+            "rerail-fault",
+            "rerail-runtime",
+            "rerail-lab",
+            "rerail-launch",
+            "rerail-verbs",
+        ],
     ),
     ("rerail-launch", &[]),
     (

@@ -254,7 +254,7 @@ fn port_of(pid: u32) -> Option<u16> {
 }
 
 #[test]
-fn strangers_get_nothing_and_disturb_nobody() {
+fn strangers_get_nothing_and_disturb_no_job() {
     let mut child = launch(&["-n", "2"])
         .args(["--", "sh", "-c", "sleep 3; echo fine"])
         .stdout(Stdio::piped())

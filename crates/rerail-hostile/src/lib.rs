@@ -32,6 +32,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("option", parsers::option),
     ("control", parsers::control),
     ("schedule", parsers::schedule),
+    ("launch", parsers::launch),
     ("faults", parsers::faults),
     ("plan", parsers::plan),
     ("responder", parsers::responder),

@@ -12,6 +12,11 @@ use rerail_lab::rate::Rate;
 use rerail_lab::schedule::Schedule;
 use rerail_lab::topology::{RailPlan, Topology};
 use rerail_lab::wire::faults::Faults;
+use rerail_launch::hosts;
+use rerail_launch::message::{self, ToAgent, ToLauncher};
+use rerail_launch::pmi::{Answer, Pmi};
+use rerail_launch::proof::{Called, Calling, HELLO_BYTES as LAUNCH_HELLO_BYTES, Key};
+use rerail_launch::session::{FRAME_BYTES, Session};
 use rerail_runtime::control::Request;
 use rerail_wire::ack::{RANGES_MAX, read_ranges};
 use rerail_wire::address::ADDRESS_BYTES;
@@ -269,6 +274,84 @@ pub fn schedule(b: &[u8]) {
     }
     if let Ok(plan) = text.parse::<FabricPlan>() {
         assert_eq!(plan.to_string().parse(), Ok(plan), "a fabric is read as it is shown");
+    }
+}
+
+/// What `rerail launch` reads: lists of hosts, what ranks say to their launcher, and what strangers and agents send. The first byte chooses.
+pub fn launch(b: &[u8]) {
+    let Some((which, b)) = b.split_first() else { return };
+    let text = String::from_utf8_lossy(b);
+    match which % 6 {
+        0 => {
+            for read in [hosts::list(&text), hosts::file(&text, "hosts")] {
+                placed(read);
+            }
+        }
+        1 => {
+            let (nodes, tasks) = text.split_once('\n').unwrap_or((&text, ""));
+            placed(hosts::slurm(nodes, (!tasks.is_empty()).then_some(tasks)));
+        }
+        2 => {
+            let mut host = Pmi::new("job", 4, 2, 2, "(vector,(0,2,2))");
+            for line in text.lines() {
+                let rank = line.len() % 2;
+                for answer in host.line(rank, line) {
+                    match answer {
+                        Answer::Line(of, text) => assert!(of == rank && !text.contains('\n'), "{text:?}"),
+                        Answer::Fence(put) => {
+                            let answers = host.fenced(put);
+                            assert_eq!(answers.len(), 2, "both ranks go on");
+                        }
+                        Answer::Abort(of, _) | Answer::Wrong(of, _) => assert_eq!(of, rank),
+                    }
+                }
+            }
+        }
+        3 => {
+            let (mut session, mut sent, mut next) = (Session::default(), 0u8, 1u64);
+            for frame in b.chunks(FRAME_BYTES + 2) {
+                if frame.len() % 3 == 0 {
+                    sent = sent.wrapping_add(1);
+                    session.push(vec![sent]);
+                    let _ = session.poll();
+                }
+                if let Ok(Some(_)) = session.arrived(frame) {
+                    assert_eq!(frame[..8], next.to_le_bytes(), "every message once, and in order");
+                    next += 1;
+                }
+            }
+        }
+        4 => {
+            if let Some(m) = message::read::<ToAgent>(b) {
+                assert_eq!(message::read(&message::write(&m)), Some(m));
+            }
+            if let Some(m) = message::read::<ToLauncher>(b) {
+                assert_eq!(message::read(&message::write(&m)), Some(m));
+            }
+        }
+        _ => {
+            let secret = Key::new([3; 32]);
+            let mut hello = Calling::new(secret.of_agent(1), 1, [1; 16]).1;
+            hello.iter_mut().zip(b).for_each(|(to, from)| *to ^= from);
+            let Some((called, _, answer)) = Called::new(&secret, &hello, [2; 16]) else { return };
+            let proof = b
+                .get(LAUNCH_HELLO_BYTES..)
+                .and_then(|b| b.first_chunk())
+                .copied()
+                .unwrap_or(answer[16..].try_into().expect("32"));
+            assert!(called.proved(&proof).is_none(), "a stranger proved itself");
+        }
+    }
+}
+
+fn placed(read: Result<Vec<hosts::Host>, String>) {
+    match read {
+        Ok(all) => {
+            let ranks = hosts::place(all.len(), Some(1), &all).expect("one for each");
+            assert_eq!(ranks.len(), all.len());
+            assert!(all.iter().all(|h| !h.name.starts_with('-') && !h.name.contains(char::is_whitespace)));
+        }
+        Err(said) => assert!(!said.is_empty()),
     }
 }
 
