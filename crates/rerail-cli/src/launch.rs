@@ -4,7 +4,7 @@ use crate::env::in_path;
 use crate::run::MpiName;
 use crate::settings::settings;
 use clap::Args;
-use rerail_lab::launch::{find_provider, provider_directory};
+use rerail_lab::launch::{find_provider, holds_name, provider_directory};
 use rerail_launch::hosts::{self, Host};
 use rerail_launch::launcher::{self, EXIT_FAILED, Spec};
 use std::env;
@@ -179,7 +179,7 @@ fn prepare(args: &LaunchArgs) -> Result<Spec, String> {
         env: variables.iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
         rsh,
         executable,
-        addresses: args.address.clone(),
+        addresses: if args.address.is_empty() { own_addresses()? } else { args.address.clone() },
         prefix: args.prefix,
         keep_going: args.keep_going,
         patience: Duration::from_secs(args.patience),
@@ -187,10 +187,19 @@ fn prepare(args: &LaunchArgs) -> Result<Spec, String> {
     })
 }
 
+/// The addresses of this host that others may reach: all but the loopback's and those of one link.
+fn own_addresses() -> Result<Vec<IpAddr>, String> {
+    let found = rerail_ip::survey(&[]).map_err(|why| why.to_string())?;
+    let all = found.interfaces.into_iter().flat_map(|interface| interface.addresses);
+    let of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let mut all: Vec<IpAddr> = all.map(|(ip, _)| ip).filter(|ip| !ip.is_loopback() && !of_link(ip)).collect();
+    all.sort_by_key(IpAddr::is_ipv6);
+    Ok(all)
+}
+
 /// Whether a program was linked with Open MPI's library; one that is not found, or no binary, was not.
 fn is_of_open_mpi(program: &OsString) -> bool {
     let path = rerail_lab::find_program(&program.to_string_lossy(), &env::var_os("PATH").unwrap_or_default());
-    let needs = b"libmpi.so.40\0";
     path.and_then(|path| std::fs::read(path).ok())
-        .is_some_and(|bytes| bytes.starts_with(b"\x7fELF") && bytes.windows(needs.len()).any(|w| w == needs))
+        .is_some_and(|bytes| bytes.starts_with(b"\x7fELF") && holds_name(&bytes, b"libmpi.so.40"))
 }

@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -96,9 +96,8 @@ fn the_first_rank_that_fails_ends_the_job_with_its_code() {
 #[test]
 fn a_rank_that_aborts_or_leaves_without_a_word_ends_the_job() {
     let says = |words: &str| {
-        let script = format!(
-            "if [ $RERAIL_RANK = 1 ]; then echo '{words}' >&$PMI_FD; sleep 1; exit 0; fi; exec sleep 60"
-        );
+        let script =
+            format!("if [ $RERAIL_RANK = 1 ]; then echo '{words}' >&$PMI_FD; exit 0; fi; exec sleep 60");
         launch(&["-n", "2", "--", "bash", "-c", &script]).output().unwrap()
     };
     for (words, wanted, word) in [
@@ -146,6 +145,17 @@ fn what_cannot_be_started_is_said_in_one_sentence() {
         assert!(said.contains(word) && said.lines().count() == 1, "{arguments:?}: {said}");
     }
     fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_signal_of_the_launcher_reaches_the_ranks() {
+    let script = "trap 'echo interrupted; exit 3' INT; echo up; while :; do sleep 0.1; done";
+    let mut child = launch(&["-n", "2", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!([out.next(), out.next()], [Some("up".into()), Some("up".into())]);
+    kill(child.id(), "-INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(out.collect::<Vec<_>>(), ["interrupted", "interrupted"]);
 }
 
 /// Processes with a mark in their environment.

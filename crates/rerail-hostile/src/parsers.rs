@@ -277,7 +277,7 @@ pub fn schedule(b: &[u8]) {
     }
 }
 
-/// What `rerail launch` reads: lists of hosts, what ranks say to their launcher, and what strangers and agents send. The first byte chooses.
+/// What `rerail launch` reads: lists of hosts, PMI of ranks, and the bytes of agents and of other processes. The first byte chooses.
 pub fn launch(b: &[u8]) {
     let Some((which, b)) = b.split_first() else { return };
     let text = String::from_utf8_lossy(b);
@@ -302,7 +302,8 @@ pub fn launch(b: &[u8]) {
                             let answers = host.fenced(put);
                             assert_eq!(answers.len(), 2, "both ranks go on");
                         }
-                        Answer::Abort(of, _) | Answer::Wrong(of, _) => assert_eq!(of, rank),
+                        Answer::Abort(of, _) => assert_eq!(of, rank),
+                        Answer::Wrong(why) => assert!(why.contains(&format!("rank {}", 2 + rank)), "{why}"),
                     }
                 }
             }

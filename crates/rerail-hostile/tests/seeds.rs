@@ -64,3 +64,23 @@ fn random_conversations_break_no_promise() {
 
 /// Conversations of each sort.
 const ROUNDS: u32 = 20_000;
+
+#[test]
+fn the_seeds_of_the_launcher_hold_every_message() {
+    use rerail_launch::message::{ToAgent, ToLauncher, read};
+    let (mut to_agent, mut to_launcher) = ([false; 5], [false; 8]);
+    for entry in std::fs::read_dir(seeds().join("launch")).expect("there are seeds").flatten() {
+        let bytes = std::fs::read(entry.path()).expect("it can be read");
+        let Some((4, message)) = bytes.split_first().map(|(which, rest)| (*which, rest)) else { continue };
+        // the first byte is the number of the variant
+        let variant = usize::from(message[0]);
+        if read::<ToAgent>(message).is_some() {
+            to_agent[variant] = true;
+        }
+        if read::<ToLauncher>(message).is_some() {
+            to_launcher[variant] = true;
+        }
+    }
+    assert!(to_agent.iter().all(|found| *found), "{to_agent:?}");
+    assert!(to_launcher.iter().all(|found| *found), "{to_launcher:?}");
+}

@@ -113,7 +113,7 @@ fn is_provider(file: &Path) -> bool {
 
 /// Whether a binary has a string that ends with this name. Linkers store a string that is the end of another only once, so
 /// what stands before it says nothing.
-pub(crate) fn holds_name(binary: &[u8], name: &[u8]) -> bool {
+pub fn holds_name(binary: &[u8], name: &[u8]) -> bool {
     let wanted = [name, &[0]].concat();
     binary.windows(wanted.len()).any(|window| window == wanted)
 }

@@ -1,13 +1,13 @@
 //! The agent: the parent of a host's ranks. Owns: the processes of its host, and their conversation with PMI.
 //!
-//! It reads its key and the launcher's addresses from its standard input, connects, and starts what it is told. When the connection breaks it makes
-//! the next one; meanwhile the ranks go on. When the launcher's host refuses it for [`REFUSED_MAX`], the launcher is gone, and the ranks are ended.
+//! It reads its key and the launcher's addresses from its standard input, connects, and starts the ranks that the launcher names. When the connection breaks
+//! it makes the next one; meanwhile the ranks go on. When the launcher's host refuses it for [`REFUSED_MAX`], the launcher is gone, and the ranks are ended.
 //!
 //! A second process, the *guard*, is the agent's parent: it adopts what ranks leave behind (`PR_SET_CHILD_SUBREAPER`) and kills it when the agent
 //! ends, however that ends.
 
 use crate::link::{self, Connection, Ends, News, keep};
-use crate::message::{Bytes, Start, Stream, ToAgent, ToLauncher, read, write};
+use crate::message::{Bytes, Ended, Start, Stream, ToAgent, ToLauncher, read, write};
 use crate::pmi::{Answer, LINE_BYTES_MAX, Pmi};
 use crate::proof::Key;
 use crate::rank;
@@ -17,13 +17,18 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStdin};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedSender};
-use tokio::time::{Instant, sleep};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Refusals for so long mean that there is no launcher any more.
 const REFUSED_MAX: Duration = Duration::from_secs(2);
 /// Time between two attempts to reach the launcher.
 const AGAIN: Duration = Duration::from_millis(200);
+/// So long the streams of a rank that has ended are read, if something else keeps them open.
+const LEFT_OPEN: Duration = Duration::from_millis(500);
 /// Bytes of a rank's output in one message.
 const OUTPUT_BYTES_MAX: usize = 32 << 10;
 /// The exit code of an agent that cannot do its work.
@@ -72,7 +77,6 @@ pub fn run() -> i32 {
         eprintln!("rerail: an agent is started by `rerail launch`, which gives it its orders");
         return EXIT_FAILED;
     };
-    line.clear();
     match guard() {
         Guard::Ended(code) => code,
         Guard::Failed(why) => {
@@ -184,12 +188,22 @@ fn children() -> Vec<libc::pid_t> {
 /// What happens at an agent.
 enum Event {
     News(News),
-    /// A rank has written a line to its launcher; nothing: it is gone.
+    /// A rank has written a line for its launcher; nothing: it has closed the pair.
     Line(usize, Option<String>),
-    /// A rank has ended, and its output is over.
-    Ended(usize),
+    /// A rank has ended, and everything that it wrote is read. The answer is whether PMI lets it end.
+    Exited(usize, oneshot::Sender<bool>),
+    /// The launcher will know how a rank has ended.
+    Reported(usize),
     /// There is no launcher any more, because of this.
     Alone(String),
+}
+
+/// How far the end of the ranks is.
+enum Stage {
+    Runs,
+    /// They may end by themselves until then.
+    Ending(Instant),
+    Killed,
 }
 
 /// The ranks, once they were started.
@@ -201,9 +215,7 @@ struct Job {
     /// What rank 0 is to read; the launcher bounds it.
     input: Option<UnboundedSender<Bytes>>,
     running: Vec<bool>,
-    /// The rank has said something to its launcher.
-    spoke: Vec<bool>,
-    kill_at: Option<Instant>,
+    stage: Stage,
 }
 
 impl Job {
@@ -214,31 +226,59 @@ impl Job {
     }
 
     /// Ends the ranks that are left: at first they may do it by themselves.
-    fn end(&mut self) {
-        if self.kill_at.is_none() {
-            self.signal(libc::SIGTERM);
+    fn end(&mut self, signal: i32) {
+        if matches!(self.stage, Stage::Runs) {
+            self.signal(signal);
             self.signal(libc::SIGCONT);
-            self.kill_at = Some(Instant::now() + Duration::from_millis(self.start.grace_ms));
+            self.stage = Stage::Ending(Instant::now() + Duration::from_millis(self.start.grace_ms));
+        }
+    }
+
+    fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+        self.stage = Stage::Killed;
+    }
+
+    fn kill_at(&self) -> Option<Instant> {
+        if let Stage::Ending(at) = self.stage { Some(at) } else { None }
+    }
+
+    fn is_over(&self) -> bool {
+        self.running.iter().all(|running| !running)
+    }
+
+    /// A message from the launcher.
+    fn receive(&mut self, message: ToAgent, urgent: &UnboundedSender<Vec<u8>>) {
+        match message {
+            ToAgent::Fenced(values) => {
+                let answers = self.pmi.fenced(values);
+                self.answer(answers, urgent);
+            }
+            ToAgent::Input(bytes) if bytes.is_empty() => self.input = None,
+            // one that has ended reads nothing
+            ToAgent::Input(bytes) => drop(self.input.as_ref().map(|input| input.send(bytes))),
+            ToAgent::Signal(signal) => self.signal(signal),
+            ToAgent::End(signal) => self.end(signal),
+            // there is one for each agent
+            ToAgent::Start(_) => {}
         }
     }
 
     fn answer(&mut self, answers: Vec<Answer>, urgent: &UnboundedSender<Vec<u8>>) {
-        let say = |message: &ToLauncher| drop(urgent.send(write(message)));
+        let send = |message: &ToLauncher| drop(urgent.send(write(message)));
         for answer in answers {
             match answer {
                 Answer::Line(rank, text) => {
-                    // a rank that has gone meanwhile reads no answers
-                    if let Some(to) = &self.to_ranks[rank] {
-                        let line = format!("{text}\n");
-                        // one that reads no answers must not stop the others
-                        if to.try_write(line.as_bytes()).ok() != Some(line.len()) {
-                            self.to_ranks[rank] = None;
-                        }
+                    let Some(to) = &self.to_ranks[rank] else { continue };
+                    let line = format!("{text}\n");
+                    // a rank that reads no answers must not stop the others
+                    if to.try_write(line.as_bytes()).ok() != Some(line.len()) {
+                        self.to_ranks[rank] = None;
                     }
                 }
-                Answer::Fence(put) => say(&ToLauncher::Fence(put)),
-                Answer::Abort(rank, code) => say(&ToLauncher::Abort(self.start.first + rank, code)),
-                Answer::Wrong(_, why) => say(&ToLauncher::Note(why)),
+                Answer::Fence(put) => send(&ToLauncher::Fence(put)),
+                Answer::Abort(rank, code) => send(&ToLauncher::Abort(self.start.first + rank, code)),
+                Answer::Wrong(why) => send(&ToLauncher::Note(why)),
             }
         }
     }
@@ -250,135 +290,81 @@ async fn work(orders: Orders) -> i32 {
     let (connections, from_connections) = mpsc::channel(1);
     let (news, mut from_news) = mpsc::channel(16);
     let (events, mut happens) = mpsc::channel::<Event>(64);
-    let kept = tokio::spawn(keep(Ends {
-        urgent: from_urgent,
-        bulk: from_bulk,
-        connections: from_connections,
-        news,
-    }));
-    let mut calling = Some(tokio::spawn(reach(orders.clone(), connections.clone(), events.clone())));
+    let ends = Ends { urgent: from_urgent, bulk: from_bulk, connections: from_connections, news };
+    let mut kept = tokio::spawn(keep(ends));
+    let call = || drop(tokio::spawn(reach(orders.clone(), connections.clone(), events.clone())));
+    call();
     let mut job: Option<Job> = None;
     let mut bulk = Some(bulk);
-    let mut alone = None;
     let mut code = 0;
-    let Ok(mut term) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else {
-        return EXIT_FAILED;
-    };
-    let all_over = |job: &Option<Job>| job.as_ref().is_some_and(|j| j.running.iter().all(|r| !r));
-    loop {
-        let kill_at = job.as_ref().and_then(|j| j.kill_at);
+    let Ok(mut term) = signal(SignalKind::terminate()) else { return EXIT_FAILED };
+    while !job.as_ref().is_some_and(Job::is_over) {
+        let kill_at = job.as_ref().and_then(Job::kill_at);
         let event = tokio::select! {
             Some(event) = happens.recv() => event,
             Some(found) = from_news.recv() => Event::News(found),
-            _ = term.recv() => Event::Alone("the agent was told to end".into()),
-            () = async { tokio::time::sleep_until(kill_at.expect("it is set")).await }, if kill_at.is_some() => {
-                let j = job.as_mut().expect("it has one");
-                j.signal(libc::SIGKILL);
-                j.kill_at = Some(Instant::now() + Duration::from_secs(3600));
+            _ = term.recv() => Event::Alone("the agent was terminated".into()),
+            () = async { sleep_until(kill_at.expect("it is set")).await }, if kill_at.is_some() => {
+                job.as_mut().expect("it has one").kill();
                 continue;
             }
         };
-        match event {
-            Event::News(News::Connected) => {}
-            Event::News(News::Lost) => {
-                if let Some(old) =
-                    calling.replace(tokio::spawn(reach(orders.clone(), connections.clone(), events.clone())))
-                {
-                    old.abort();
-                }
-            }
-            Event::News(News::Message(message)) => match read::<ToAgent>(&message) {
-                Some(ToAgent::Start(start)) if job.is_none() => {
-                    let Some(bulk) = bulk.take() else { continue };
+        match (event, &mut job) {
+            (Event::News(News::Connected), _) => {}
+            (Event::News(News::Lost), _) => call(),
+            (Event::News(News::Message(message)), job) => match (read::<ToAgent>(&message), job) {
+                (Some(ToAgent::Start(start)), job @ None) => {
+                    let bulk = bulk.take().expect("there is one start");
                     match begin(*start, &events, &bulk, &urgent) {
-                        Ok(begun) => job = Some(begun),
+                        Ok(begun) => *job = Some(begun),
                         Err((why, exit)) => {
                             let _ = urgent.send(write(&ToLauncher::Refused(why, exit)));
                             code = exit;
-                            alone = Some(());
+                            break;
                         }
                     }
                 }
-                Some(ToAgent::Fenced(values)) => {
-                    if let Some(j) = &mut job {
-                        let answers = j.pmi.fenced(values);
-                        j.answer(answers, &urgent);
-                    }
-                }
-                Some(ToAgent::Input(bytes)) => {
-                    if let Some(j) = &mut job {
-                        match (&j.input, bytes.is_empty()) {
-                            (Some(input), false) => drop(input.send(bytes)),
-                            (Some(_), true) => j.input = None,
-                            (None, _) => {}
-                        }
-                    }
-                }
-                Some(ToAgent::Signal(signal)) => {
-                    if let Some(j) = &job {
-                        j.signal(signal);
-                    }
-                }
-                Some(ToAgent::End) => match &mut job {
-                    Some(j) => j.end(),
-                    None => alone = Some(()),
-                },
-                Some(ToAgent::Start(_)) | None => {}
+                (Some(ToAgent::End(_)), None) => break,
+                (Some(message), Some(job)) => job.receive(message, &urgent),
+                // nothing else comes before the start, and an agent of another version is the launcher's to report
+                _ => {}
             },
-            Event::Line(rank, line) => {
-                if let Some(j) = &mut job {
-                    match line {
-                        Some(line) => {
-                            j.spoke[rank] = true;
-                            let answers = j.pmi.line(rank, &line);
-                            j.answer(answers, &urgent);
-                        }
-                        None => j.to_ranks[rank] = None,
-                    }
-                }
+            (Event::Line(rank, Some(line)), Some(job)) => {
+                let answers = job.pmi.line(rank, &line);
+                job.answer(answers, &urgent);
             }
-            Event::Ended(rank) => {
-                if let Some(j) = &mut job {
-                    j.running[rank] = false;
-                    // what it has started, and what has its output
-                    rank::signal(j.groups[rank], libc::SIGKILL);
-                }
+            (Event::Line(rank, None), Some(job)) => job.to_ranks[rank] = None,
+            (Event::Exited(rank, answer), Some(job)) => drop(answer.send(job.pmi.may_end(rank))),
+            (Event::Reported(rank), Some(job)) => {
+                job.running[rank] = false;
+                // what it has started
+                rank::signal(job.groups[rank], libc::SIGKILL);
             }
-            Event::Alone(why) => {
+            (Event::Alone(why), job) => {
                 eprintln!("rerail: {why}: the ranks of this host are ended");
                 code = EXIT_FAILED;
-                alone = Some(());
-                match &mut job {
-                    Some(j) => j.end(),
+                match job {
+                    Some(job) => job.end(libc::SIGTERM),
                     None => return code,
                 }
             }
+            (Event::Line(..) | Event::Exited(..) | Event::Reported(_), None) => {}
         }
-        if all_over(&job) || (job.is_none() && alone.is_some()) {
-            break;
-        }
+    }
+    if code == EXIT_FAILED {
+        // no launcher is there to know
+        return code;
     }
     let _ = urgent.send(write(&ToLauncher::Done));
     drop((urgent, bulk));
-    // the rest of the output, and the last word
-    let until = Instant::now() + orders.patience;
-    let flush = async {
-        let mut kept = kept;
-        loop {
-            tokio::select! {
-                _ = &mut kept => return,
-                found = from_news.recv() => {
-                    if found == Some(News::Lost) {
-                        calling = Some(tokio::spawn(reach(orders.clone(), connections.clone(), events.clone())));
-                    }
-                }
-                Some(event) = happens.recv() => if matches!(event, Event::Alone(_)) { return },
-            }
+    // the rest of the output, and the last message
+    loop {
+        tokio::select! {
+            _ = &mut kept => return code,
+            found = from_news.recv() => if found == Some(News::Lost) { call() },
+            Some(event) = happens.recv() => if matches!(event, Event::Alone(_)) { return code },
         }
-    };
-    let _ = tokio::time::timeout_at(until, flush).await;
-    drop(calling);
-    code
+    }
 }
 
 /// Connects to the launcher, as often as it takes.
@@ -439,23 +425,21 @@ fn begin(
         groups: Vec::new(),
         input: None,
         running: vec![true; start.count],
-        spoke: vec![false; start.count],
-        kill_at: None,
+        stage: Stage::Runs,
         start,
     };
     for (local, mut rank) in ranks.into_iter().enumerate() {
         job.groups.push(rank.child.id().unwrap_or(0));
         if let Some(input) = rank.child.stdin.take() {
             let (bytes, from_launcher) = mpsc::unbounded_channel();
-            // it holds no sender that keeps the session: the launcher needs no word of a rank that has ended
+            // not a sender that keeps the session: a rank that has ended takes nothing
             tokio::spawn(feed(input, from_launcher, urgent.downgrade()));
             job.input = Some(bytes);
         }
         let (from, to) = rank.pmi.into_split();
         job.to_ranks.push(Some(to));
-        let (finalized, is_finalized) = tokio::sync::watch::channel((false, false));
-        tokio::spawn(listen(local, from, events.clone(), finalized));
-        tokio::spawn(follow(job.start.first, local, rank.child, events.clone(), bulk.clone(), is_finalized));
+        let listens = tokio::spawn(listen(local, from, events.clone()));
+        tokio::spawn(follow(job.start.first, local, rank.child, listens, events.clone(), bulk.clone()));
     }
     Ok(job)
 }
@@ -475,27 +459,19 @@ fn refusal(start: &Start, why: &std::io::Error) -> (String, i32) {
     }
 }
 
-/// Reads what a rank says to its launcher. `finalized`: whether it has spoken at all, and whether its last word was that it speaks no more.
-async fn listen(
-    local: usize,
-    from: OwnedReadHalf,
-    events: mpsc::Sender<Event>,
-    finalized: tokio::sync::watch::Sender<(bool, bool)>,
-) {
+/// Reads what a rank writes to its launcher.
+async fn listen(local: usize, from: OwnedReadHalf, events: mpsc::Sender<Event>) {
     let mut from = BufReader::new(from);
     loop {
         let mut line = Vec::new();
         let got = (&mut from).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line).await;
-        if !matches!(got, Ok(n) if n > 0) {
-            break;
-        }
-        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-        finalized.send_modify(|state| *state = (true, state.1 || text.starts_with("cmd=finalize")));
-        if events.send(Event::Line(local, Some(text))).await.is_err() {
+        let text =
+            matches!(got, Ok(n) if n > 0).then(|| String::from_utf8_lossy(&line).trim_end().to_owned());
+        let over = text.is_none();
+        if events.send(Event::Line(local, text)).await.is_err() || over {
             return;
         }
     }
-    let _ = events.send(Event::Line(local, None)).await;
 }
 
 /// Writes what rank 0 is to read. Once it reads no more the rest is taken all the same.
@@ -512,34 +488,36 @@ async fn feed(
     }
 }
 
-/// Passes on what a rank writes, then how it has ended.
+/// Passes on what a rank writes, then how it has ended. `listens` reads the pair to it.
 async fn follow(
     first: usize,
     local: usize,
     mut child: Child,
+    listens: JoinHandle<()>,
     events: mpsc::Sender<Event>,
     bulk: mpsc::Sender<Vec<u8>>,
-    finalized: tokio::sync::watch::Receiver<(bool, bool)>,
 ) {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let rank = first + local;
     let outputs = async {
-        tokio::join!(pump(rank, Stream::Out, out, &bulk), pump(rank, Stream::Err, err, &bulk));
+        let _ =
+            tokio::join!(pump(rank, Stream::Out, out, &bulk), pump(rank, Stream::Err, err, &bulk), listens);
     };
-    // what a rank has started may keep its output open when it has gone
     let mut outputs = std::pin::pin!(outputs);
     let status = tokio::select! {
         () = &mut outputs => child.wait().await,
         status = child.wait() => {
-            let _ = tokio::time::timeout(Duration::from_millis(500), &mut outputs).await;
+            // what it has started may keep them open
+            let _ = timeout(LEFT_OPEN, &mut outputs).await;
             status
         }
     };
-    let how = status.map_or(crate::message::Ended::Code(1), rank::ended);
-    let (spoke, said_so) = *finalized.borrow();
-    let message = ToLauncher::Ended { rank, how, finalized: said_so || !spoke };
-    let _ = bulk.send(write(&message)).await;
-    let _ = events.send(Event::Ended(local)).await;
+    let (answer, may_end) = oneshot::channel();
+    let _ = events.send(Event::Exited(local, answer)).await;
+    let how = status.map_or(Ended::Code(1), rank::ended);
+    let finalized = may_end.await.unwrap_or(true);
+    let _ = bulk.send(write(&ToLauncher::Ended { rank, how, finalized })).await;
+    let _ = events.send(Event::Reported(local)).await;
 }
 
 async fn pump<R: AsyncRead + Unpin>(

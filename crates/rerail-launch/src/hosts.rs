@@ -159,7 +159,7 @@ fn expand(text: &str, into: &mut Vec<String>) -> Option<()> {
     Some(())
 }
 
-/// What a batch system says, by a look-up of variables and of files: Slurm's, then PBS's. `None`: there is none.
+/// The hosts of a batch system, by a look-up of variables and of files: Slurm's, then PBS's. `None`: there is none.
 ///
 /// # Errors
 /// A sentence for the user.

@@ -8,16 +8,16 @@
 use crate::message::MESSAGE_BYTES_MAX;
 use crate::proof::{ANSWER_BYTES, Called, Calling, HELLO_BYTES, Key, PROOF_BYTES, SEAL_BYTES, Seal, Seals};
 use crate::session::{FRAME_BYTES, Session};
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
 /// Time between two frames at most.
@@ -34,9 +34,7 @@ const FRAMES: usize = 16;
 /// Random bytes of the system.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut bytes))
-        .expect("every Linux has /dev/urandom");
+    while getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(N) {}
     bytes
 }
 
@@ -142,12 +140,15 @@ async fn read_frames(mut from: OwnedReadHalf, mut seal: Seal, frames: mpsc::Send
     }
 }
 
-/// A connection in use: two tasks, which end with it.
+/// A connection in use.
 struct Wire {
     to: mpsc::Sender<Vec<u8>>,
     from: mpsc::Receiver<Vec<u8>>,
-    heard: Instant,
-    reads: AbortHandle,
+    /// The last frame came then.
+    arrived: Instant,
+    /// One task each, which ends with this.
+    writes: JoinSet<Result<()>>,
+    _reads: JoinSet<Result<()>>,
 }
 
 impl Wire {
@@ -155,16 +156,20 @@ impl Wire {
         let (read, write) = connection.stream.into_split();
         let (send, receive) = *connection.seals;
         let (to, frames) = mpsc::channel(FRAMES);
-        tokio::spawn(write_frames(write, send, frames));
+        let (mut reads, mut writes) = (JoinSet::new(), JoinSet::new());
+        writes.spawn(write_frames(write, send, frames));
         let (frames, from) = mpsc::channel(FRAMES);
-        let reads = tokio::spawn(read_frames(read, receive, frames)).abort_handle();
-        Self { to, from, heard: Instant::now(), reads }
+        reads.spawn(read_frames(read, receive, frames));
+        Self { to, from, arrived: Instant::now(), writes, _reads: reads }
     }
 }
 
-impl Drop for Wire {
-    fn drop(&mut self) {
-        self.reads.abort();
+impl Wire {
+    /// Sends one frame more, and ends when it is written.
+    async fn finish(mut self, frame: Vec<u8>) {
+        let _ = self.to.send(frame).await;
+        drop(self.to);
+        self.writes.join_next().await;
     }
 }
 
@@ -208,10 +213,9 @@ pub async fn keep(mut ends: Ends) {
     let (mut urgent, mut bulk) = (true, true);
     loop {
         if !urgent && !bulk && session.is_idle() {
-            // what was acknowledged last has to get out
             if let Some(wire) = wire.take() {
-                let _ = wire.to.send(session.greeting()).await;
-                sleep(Duration::from_millis(20)).await;
+                // the other end waits for the acknowledgement of its last message
+                wire.finish(session.greeting()).await;
             }
             return;
         }
@@ -229,11 +233,11 @@ pub async fn keep(mut ends: Ends) {
             }
             () = ends.news.closed() => return,
             Some(connection) = ends.connections.recv() => Step::Connection(connection),
-            frame = async { from.expect("it is asked").recv().await }, if from.is_some() && news.is_empty() => Step::Frame(frame),
-            permit = async { to.expect("it is asked").reserve().await }, if to.is_some() && wants => {
+            frame = async { from.expect("checked").recv().await }, if from.is_some() && news.is_empty() => Step::Frame(frame),
+            permit = async { to.expect("checked").reserve().await }, if to.is_some() && wants => {
                 match permit {
                     Ok(permit) => permit.send(session.poll().expect("it wants")),
-                    // the end of the reading half says it
+                    // the reading half ends as well, and then it is left
                     Err(_) => sleep(Duration::from_millis(1)).await,
                 }
                 continue;
@@ -257,7 +261,7 @@ pub async fn keep(mut ends: Ends) {
                 let found = frame.map(|frame| session.arrived(&frame).map(|m| m.map(<[u8]>::to_vec)));
                 match (found, &mut wire) {
                     (Some(Ok(message)), Some(wire)) => {
-                        wire.heard = Instant::now();
+                        wire.arrived = Instant::now();
                         news.extend(message.map(News::Message));
                     }
                     _ => {
@@ -270,9 +274,9 @@ pub async fn keep(mut ends: Ends) {
                 let Some(w) = &mut wire else { continue };
                 if !news.is_empty() {
                     // this end does not read at the moment
-                    w.heard = Instant::now();
+                    w.arrived = Instant::now();
                 }
-                if w.heard.elapsed() > SILENCE_MAX {
+                if w.arrived.elapsed() > SILENCE_MAX {
                     wire = None;
                     news.push_back(News::Lost);
                 } else {

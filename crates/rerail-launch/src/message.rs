@@ -1,4 +1,4 @@
-//! What launcher and agents say to each other. Owns: how it is written as bytes.
+//! The messages between launcher and agents. Owns: how they are written as bytes.
 //!
 //! Only an end that has proved to know the secret is ever parsed ([`crate::proof`]), and only up to [`MESSAGE_BYTES_MAX`].
 
@@ -21,9 +21,7 @@ pub struct Start {
     pub first: usize,
     /// Ranks of this host.
     pub count: usize,
-    /// Number of this host, and of all.
-    pub host: (usize, usize),
-    /// Which ranks share a host, as PMI says it.
+    /// Which ranks share a host, in the words of PMI.
     pub mapping: String,
     /// The program and its arguments.
     pub program: Vec<Bytes>,
@@ -31,7 +29,7 @@ pub struct Start {
     pub directory: Bytes,
     /// Its environment.
     pub env: Vec<(Bytes, Bytes)>,
-    /// Seconds that ranks have to end after they were told to, before they are killed.
+    /// Milliseconds between the signal that ends ranks and the one that kills them.
     pub grace_ms: u64,
 }
 
@@ -46,8 +44,8 @@ pub enum ToAgent {
     Input(Bytes),
     /// A signal for all ranks.
     Signal(i32),
-    /// End the ranks that are left, then the agent.
-    End,
+    /// End the ranks that are left by this signal, then the agent.
+    End(i32),
 }
 
 /// How a rank ended.
@@ -91,16 +89,16 @@ pub enum ToLauncher {
     Took,
     /// A rank ends the job.
     Abort(usize, i32),
-    /// A rank has ended. `finalized`: it had said before that it speaks no more, or never spoke.
+    /// A rank has ended.
     Ended {
         /// Which.
         rank: usize,
         /// How.
         how: Ended,
-        /// Whether its end is in order.
+        /// It had finalized PMI before, or never used it.
         finalized: bool,
     },
-    /// Something to be told to the user.
+    /// A sentence for the user.
     Note(String),
     /// All ranks have ended, and the agent ends.
     Done,

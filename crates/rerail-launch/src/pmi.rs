@@ -1,4 +1,5 @@
-//! What ranks ask their launcher: PMI-1, as MPICH and Intel MPI speak it. Owns: the values that ranks have put, and which wait at a barrier.
+//! What ranks request from their launcher: PMI-1, as MPICH and Intel MPI use it. Owns: the values that ranks have put, which wait at a barrier, and which
+//! have finalized.
 //!
 //! A line is `cmd=NAME key=value …`; the value of a put goes on to the end of the line. Sources: the PMI-1 wire protocol as seen between ranks
 //! and Hydra, MPICH `src/pmi/src/pmi_wire.c`. Not served: spawn, publish.
@@ -7,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-/// Longest name of a set of values, key and value; ranks are told, and split longer values by themselves.
+/// Longest name of a set of values, key and value. Ranks query these bounds, and split longer values by themselves.
 const NAME_MAX: (usize, usize, usize) = (256, 64, 1024);
 /// Longest line that is read. A key, a value and the words around them are shorter.
 pub const LINE_BYTES_MAX: usize = 4096;
@@ -23,8 +24,8 @@ pub enum Answer {
     Fence(Vec<(String, String)>),
     /// The rank ends the job.
     Abort(usize, i32),
-    /// The rank wrote what is no request: a sentence for the user.
-    Wrong(usize, String),
+    /// A rank wrote what is no request: a sentence for the user.
+    Wrong(String),
 }
 
 /// See above. Ranks have numbers from 0 on this host.
@@ -40,7 +41,16 @@ pub struct Pmi {
     put: Vec<(String, String)>,
     /// By the rank: it is in the middle of a request of several lines.
     several: Vec<bool>,
-    finalized: Vec<bool>,
+    use_of: Vec<Use>,
+}
+
+/// How far a rank's use of PMI is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// It has sent nothing: it may be no MPI program.
+    None,
+    Begun,
+    Finalized,
 }
 
 fn fields(line: &str) -> BTreeMap<&str, &str> {
@@ -65,17 +75,20 @@ impl Pmi {
             values: BTreeMap::from([("PMI_process_mapping".to_owned(), mapping.to_owned())]),
             put: Vec::new(),
             several: vec![false; count],
-            finalized: vec![false; count],
+            use_of: vec![Use::None; count],
         }
     }
 
-    /// Whether a rank has said that it will not speak any more.
-    pub fn is_finalized(&self, rank: usize) -> bool {
-        self.finalized[rank]
+    /// Whether a rank may end now: it has finalized, or never used PMI.
+    pub fn may_end(&self, rank: usize) -> bool {
+        self.use_of[rank] != Use::Begun
     }
 
     /// A rank has written a line.
     pub fn line(&mut self, rank: usize, line: &str) -> Vec<Answer> {
+        if self.use_of[rank] == Use::None {
+            self.use_of[rank] = Use::Begun;
+        }
         let say = |text: String| vec![Answer::Line(rank, text)];
         if self.several[rank] || line.starts_with("mcmd=") {
             // a request to start more processes, in several lines
@@ -115,14 +128,14 @@ impl Pmi {
                 }
             }
             "finalize" => {
-                self.finalized[rank] = true;
+                self.use_of[rank] = Use::Finalized;
                 say("cmd=finalize_ack rc=0".into())
             }
             "abort" => vec![Answer::Abort(rank, of("exitcode").parse().unwrap_or(1))],
-            "" => vec![Answer::Wrong(
-                rank,
-                format!("rank {} wrote no request to its launcher: {line:?}", self.first + rank),
-            )],
+            "" => {
+                let rank = self.first + rank;
+                vec![Answer::Wrong(format!("rank {rank} wrote no request to its launcher: {line:?}"))]
+            }
             other => say(format!("cmd={other}_result rc=-1 msg=not_served")),
         }
     }
@@ -187,9 +200,11 @@ mod tests {
     #[test]
     fn a_rank_ends_and_ends_the_job() {
         let mut host = Pmi::new("job7", 1, 0, 1, "(vector,(0,1,1))");
-        assert!(!host.is_finalized(0));
+        assert!(host.may_end(0), "it is no MPI program yet");
+        host.line(0, "cmd=init pmi_version=1 pmi_subversion=1");
+        assert!(!host.may_end(0));
         assert_eq!(line(&host.line(0, "cmd=finalize")), "cmd=finalize_ack rc=0");
-        assert!(host.is_finalized(0));
+        assert!(host.may_end(0));
         assert_eq!(host.line(0, "cmd=abort exitcode=7"), [Answer::Abort(0, 7)]);
     }
 
@@ -202,7 +217,7 @@ mod tests {
         );
         assert!(host.line(0, "mcmd=spawn").is_empty() && host.line(0, "nprocs=2").is_empty());
         assert!(line(&host.line(0, "endcmd")).contains("rc=-1"));
-        let Answer::Wrong(0, why) = &host.line(0, "GET / HTTP/1.1")[0] else { panic!() };
+        let Answer::Wrong(why) = &host.line(0, "GET / HTTP/1.1")[0] else { panic!() };
         assert!(why.contains("rank 8"), "{why}");
         for i in 0..PUTS_MAX {
             assert!(line(&host.line(0, &format!("cmd=put key=k{i} value=v"))).contains("rc=0"));

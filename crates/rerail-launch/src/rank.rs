@@ -28,7 +28,7 @@ fn text(bytes: &Bytes) -> &OsStr {
     OsStr::from_bytes(bytes)
 }
 
-/// Variables that say where a process is in its job, over whatever the user has set.
+/// Variables with the place of a process in its job. They override the user's.
 fn place(start: &Start, local: usize, pmi: i32) -> Vec<(&'static str, String)> {
     let rank = start.first + local;
     vec![
@@ -49,7 +49,7 @@ fn place(start: &Start, local: usize, pmi: i32) -> Vec<(&'static str, String)> {
 /// Starts a rank of this host.
 ///
 /// # Errors
-/// What the system says; a program that is not there is `NotFound`.
+/// That of the system; a program that is not there is `NotFound`.
 pub fn start(start: &Start, local: usize) -> Result<Rank> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     let theirs = OwnedFd::from(theirs);
@@ -68,6 +68,9 @@ pub fn start(start: &Start, local: usize) -> Result<Rank> {
     // SAFETY: only calls that are safe between fork and exec (signal-safety(7)), and no memory is taken.
     unsafe {
         command.pre_exec(move || {
+            // the agent ignores them, which a program would inherit
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
             // what the agent has inherited is for no rank; a kernel before 5.11 has no such call
             libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0

@@ -30,7 +30,7 @@ const WORTH: (f64, f64) = (0.08, 0.04);
 const SHARED: (f64, f64) = (0.3, 0.4);
 /// A new lane that is so far from both is merged after one comparison.
 const HOPELESS: (f64, f64) = (0.0, 0.45);
-/// Comparisons of a trial, whose sums are judged: in a crowd two tenths of a second are little. So many for a new lane to stay or an old one to go, and at most.
+/// Comparisons of a trial, whose sums are judged, because two tenths of a second are little in a crowd: for a new lane to stay or an old one to go, and at most.
 const ROUNDS: (u8, u8) = (2, 3);
 /// Pause after a trial: the first, and the longest.
 const PAUSE: (Duration, Duration) = (ms(500), ms(60_000));
