@@ -101,16 +101,16 @@ pub fn run(options: &Options) -> Result<()> {
             vec![("one lane", with("fabric-one", "1")), ("auto", with("fabric-auto", "auto"))]
         }
     };
-    let mut said = Vec::new();
-    for (called, scene) in &scenes {
-        if !called.is_empty() {
+    let mut results = Vec::new();
+    for (contender, scene) in &scenes {
+        if !contender.is_empty() {
             println!("FI_RERAIL_LANES={}", scene.env.map_or("", |env| env.1));
         }
         let (mb_s, longest) = show(&dir.join(scene.name), scene, provider)?;
-        said.push(format!("{called:<10} {mb_s:5.0} MB/s, longest standstill {}", duration(longest)));
+        results.push(format!("{contender:<10} {mb_s:5.0} MB/s, longest standstill {}", duration(longest)));
     }
     if scenes.len() > 1 {
-        println!("\n{}", said.join("\n"));
+        println!("\n{}", results.join("\n"));
     }
     Ok(())
 }
