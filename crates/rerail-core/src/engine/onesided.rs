@@ -247,6 +247,18 @@ impl Engine {
         Ok(())
     }
 
+    /// One-sided operations that this process has posted to a peer so far.
+    pub fn operations_begun(&self, peer: PeerId) -> u64 {
+        self.peers.get(peer).map_or(0, |p| p.orders.begun())
+    }
+
+    /// Whether bytes of a write of this peer are still on the way that was among its first `operations` (as
+    /// [`Engine::operations_begun`] counts them there). Operations are carried out in their order with the peer's messages; so a message that
+    /// was posted after them, and has arrived, stands behind all of them when this returns false.
+    pub fn awaits_write(&self, peer: PeerId, operations: u64) -> bool {
+        self.peers.get(peer).is_some_and(|p| p.orders.expects_any_of(operations))
+    }
+
     fn may_order(
         &mut self,
         ep: EpId,

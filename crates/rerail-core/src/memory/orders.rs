@@ -137,6 +137,11 @@ impl Orders {
         self.begun
     }
 
+    /// Operations that were begun.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
     /// The bytes of a write were posted as this message.
     pub fn body_is_posted(&mut self, id: u64, seq: u64) {
         if let Some(p) = self.pending.awake_mut().and_then(|all| all.get_mut(&id)) {
@@ -175,6 +180,11 @@ impl Orders {
     /// Whether a write with this id was allowed and has not arrived.
     pub fn is_expected(&self, id: u64) -> bool {
         self.expected.awake().is_some_and(|all| all.contains_key(&id))
+    }
+
+    /// Whether one of the peer's first so many operations is a write that was allowed and has not arrived.
+    pub fn expects_any_of(&self, operations: u64) -> bool {
+        self.expected.awake().is_some_and(|all| all.keys().any(|id| *id <= operations))
     }
 
     /// A write is allowed.
