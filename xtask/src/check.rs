@@ -30,7 +30,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-rwapi", &["rerail-core"]),
     ("rerail-runtime", &["rerail-driver", "rerail-core", "rerail-rail", "rerail-fault", "rerail-seal"]),
     // every kind of rail
+    ("rerail-kinds", KINDS),
     ("rerail-provider", PROVIDER),
+    ("rwapi", &["rerail-rwapi", "rerail-join", "rerail-kinds", "rerail-runtime", "rerail-core"]),
     ("rerail-lab", &["rerail-fault"]),
     // every parser, wherever it is
     (
@@ -56,16 +58,11 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// See [`EDGES`].
-const PROVIDER: &[&str] = &[
-    "rerail-runtime",
-    "rerail-core",
-    "rerail-wire",
-    "rerail-rail",
-    "rerail-ip",
-    "rerail-shm",
-    "rerail-example",
-    "rerail-verbs",
-];
+const PROVIDER: &[&str] = &["rerail-runtime", "rerail-core", "rerail-wire", "rerail-rail", "rerail-kinds"];
+
+/// See [`EDGES`].
+const KINDS: &[&str] =
+    &["rerail-core", "rerail-rail", "rerail-ip", "rerail-shm", "rerail-example", "rerail-verbs"];
 
 /// What a layer below the runtime may name of `rerail_core`. A layer that reached the engine itself could decide what is the engine's
 /// to decide.

@@ -3,7 +3,7 @@
 use crate::ffi::*;
 use libc::{c_char, c_int};
 use rerail_core::{AccessError, CompletionError, PostError};
-use rerail_ip::AttachError;
+use rerail_kinds::AttachError;
 use rerail_runtime::{RuntimeError, StartError};
 use std::ffi::CStr;
 use std::io;

@@ -38,12 +38,12 @@ use crate::limits::{
 };
 use crate::names::{self, Family, Format};
 use crate::object::guard_harmless;
-use crate::place::Place;
 use crate::provider::NAME;
 use crate::{log, params, world};
 use libc::{c_char, c_int, c_void};
 use rerail_core::Locator;
 use rerail_core::atomic::ATOMIC_BYTES_MAX;
+use rerail_kinds::Place;
 use rerail_wire::address::{ADDRESS_BYTES, Address};
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};

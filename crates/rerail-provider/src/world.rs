@@ -4,11 +4,9 @@
 
 use crate::errno::{Errno, Result};
 use crate::ffi::{FI_EINVAL, FI_EIO};
-use crate::kinds::{KindError, Looked};
-use crate::place::Place;
-use crate::{kinds, log, params};
+use crate::{log, params};
 use parking_lot::Mutex;
-use rerail_core::ShmMode;
+use rerail_kinds::{KindError, Looked, Place};
 use rerail_runtime::fork::generation;
 use rerail_runtime::{Runtime, RuntimeError, Setup};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,16 +36,7 @@ pub fn runtime() -> Result<Arc<Runtime>> {
         }
     }
     let options = params::options()?;
-    let mut rails = kinds::attach(&options).map_err(explain)?;
-    if options.shm != ShmMode::Off {
-        rails =
-            rerail_shm::over(rails, options.shm == ShmMode::SingleCopy).unwrap_or_else(|(mut rails, why)| {
-                rails.notes.push(format!(
-                    "processes on this host are reached through sockets, not through shared memory: {why}"
-                ));
-                rails
-            });
-    }
+    let rails = rerail_kinds::attach_with_shm(&options).map_err(explain)?;
     let rt = Runtime::start(Setup { options, rails, log: Some(log::sink()) }).map_err(|e| {
         log::complain(&e.to_string());
         Errno::from(&e)
@@ -87,7 +76,7 @@ pub fn rails() -> Result<&'static [Place]> {
         return Ok(rails);
     }
     let options = params::options()?;
-    let Looked { names, places } = kinds::look(&options).map_err(explain)?;
+    let Looked { names, places } = rerail_kinds::look(&options).map_err(explain)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     options.check_rails(&names).map_err(|e| {
         log::complain(&e);

@@ -1,11 +1,17 @@
-//! The kinds of rail that this provider has. Owns: how each is made. A new kind is injected here.
+//! The kinds of rail that there are. Owns: how each is made, and which of them the options choose. A new kind is injected here.
 
-use crate::place::Place;
-use crate::selection::Selection;
-use rerail_core::Options;
-use rerail_ip::AttachError;
+#![warn(missing_docs)]
+
+mod place;
+mod selection;
+
+pub use place::Place;
+
+use rerail_core::{Options, ShmMode};
+pub use rerail_ip::AttachError;
 use rerail_rail::{Kind, Rails};
 use rerail_verbs::Found;
+use selection::Selection;
 use std::fmt;
 
 /// Rails of the kind [`Kind::EXAMPLE`].
@@ -51,6 +57,23 @@ pub fn attach(options: &Options) -> Result<Rails, KindError> {
     Ok(rails)
 }
 
+/// The same, with the shortcut over shared memory between processes of one host if the options want it.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_with_shm(options: &Options) -> Result<Rails, KindError> {
+    let rails = attach(options)?;
+    if options.shm == ShmMode::Off {
+        return Ok(rails);
+    }
+    Ok(rerail_shm::over(rails, options.shm == ShmMode::SingleCopy).unwrap_or_else(|(mut rails, why)| {
+        rails.notes.push(format!(
+            "processes on this host are reached through sockets, not through shared memory: {why}"
+        ));
+        rails
+    }))
+}
+
 /// The adapters of this node, of the kinds that the options want.
 fn adapters(options: &Options) -> Vec<Found> {
     match options.kinds.iter().any(|kind| rerail_verbs::KINDS.contains(kind)) {
@@ -83,7 +106,7 @@ fn attach_one(kind: Kind, options: &Options, selection: &Selection) -> Result<Ra
             let chosen = |adapter: &Found| selection.has(adapter);
             rerail_verbs::attach(kind, &verbs_settings(options), &chosen).map_err(|why| other(&why))
         }
-        _ => Err(other(&"this provider has none")),
+        _ => Err(other(&"there are none")),
     }
 }
 
