@@ -616,6 +616,26 @@ impl Runtime {
         Ok(r)
     }
 
+    /// The same for a program that polls for the completions of one queue: streams are read only when something is expected of them, and
+    /// reading ends when the queue has an entry.
+    ///
+    /// # Errors
+    /// As [`Runtime::with`].
+    pub fn progress_for<R>(
+        &self,
+        cq: CqId,
+        f: impl FnOnce(&mut Engine, Time) -> R,
+    ) -> Result<R, RuntimeError> {
+        let inner = &*self.inner;
+        let mut state = inner.enter()?;
+        let _alarm = Alarm(inner);
+        inner.step(&mut state, ProgressOptions { streams: false, until: Some(cq) });
+        let now = state.last();
+        let r = f(&mut state.engine, now);
+        state.look_for_sleepers();
+        Ok(r)
+    }
+
     /// Makes progress, then moves up to `max` successful completions of `cq` to `out`, under one lock; stops in front of an
     /// error entry. When entries are waiting already, they are given out first, and progress is made only every now and
     /// then. This is `fi_cq_read`.

@@ -82,6 +82,11 @@ impl Blocks {
         Some(Unused { ptr, bytes })
     }
 
+    /// The names of the blocks that others may write.
+    pub fn names(&self) -> impl Iterator<Item = BlockName> + '_ {
+        self.all.iter().filter(|(_, b)| !b.freed).map(|(name, _)| *name)
+    }
+
     /// All blocks, given back or not: for the end of a job.
     pub fn take_all(&mut self) -> Vec<Unused> {
         std::mem::take(&mut self.all).into_values().map(|b| Unused { ptr: b.ptr, bytes: b.bytes }).collect()

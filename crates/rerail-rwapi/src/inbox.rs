@@ -32,12 +32,14 @@ struct Sender {
 pub struct Inbox {
     senders: Vec<Sender>,
     ready: VecDeque<(usize, Small)>,
+    /// Senders that are to be told what was taken.
+    untold: Vec<usize>,
 }
 
 impl Inbox {
     /// An empty one.
     pub fn new(nodes: usize) -> Self {
-        Self { senders: vec![Sender::default(); nodes], ready: VecDeque::new() }
+        Self { senders: vec![Sender::default(); nodes], ready: VecDeque::new(), untold: Vec::new() }
     }
 
     /// A message has arrived behind an operation. False: its sender has sent more than it may.
@@ -56,6 +58,11 @@ impl Inbox {
         (0..self.senders.len()).filter(|node| !self.senders[*node].held.is_empty())
     }
 
+    /// What the oldest message of a node that stands behind writes waits for.
+    pub fn held_behind(&self, node: usize) -> Option<u64> {
+        self.senders[node].held.front().map(|(_, behind)| *behind)
+    }
+
     /// Lets the messages of a node pass whose operations are in place.
     pub fn pass(&mut self, node: usize, in_place: impl Fn(u64) -> bool) {
         let sender = &mut self.senders[node];
@@ -72,17 +79,23 @@ impl Inbox {
         let sender = &mut self.senders[node];
         sender.ready -= 1;
         sender.taken += 1;
+        if sender.taken - sender.told == TELL_EVERY {
+            self.untold.push(node);
+        }
         Some((node, small))
     }
 
-    /// What a node is to be told of what was taken, if it is time.
-    pub fn credit(&mut self, node: usize) -> Option<u64> {
+    /// Whether a sender is to be told what was taken.
+    pub fn owes_credit(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// The next sender that is to be told, and what.
+    pub fn credit(&mut self) -> Option<(usize, u64)> {
+        let node = self.untold.pop()?;
         let sender = &mut self.senders[node];
-        if sender.taken - sender.told < TELL_EVERY {
-            return None;
-        }
         sender.told = sender.taken;
-        Some(sender.taken)
+        Some((node, sender.taken))
     }
 
     /// Whether a message may be taken.
@@ -134,7 +147,8 @@ mod tests {
         assert!(!inbox.arrive(0, small(0), 0), "held ones count");
         inbox.pass(0, |_| true);
         assert!(!inbox.arrive(0, small(0), 0), "ready ones count");
-        let told: Vec<u64> = (0..WINDOW).filter_map(|_| inbox.take().and_then(|_| inbox.credit(0))).collect();
+        let told: Vec<u64> =
+            (0..WINDOW).filter_map(|_| inbox.take().and_then(|_| inbox.credit())).map(|c| c.1).collect();
         assert_eq!(told, [TELL_EVERY, 2 * TELL_EVERY, 3 * TELL_EVERY, WINDOW]);
         assert!(inbox.has_none_of(0) && inbox.arrive(0, small(0), 0));
     }

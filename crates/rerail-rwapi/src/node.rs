@@ -10,7 +10,7 @@ use crate::word::{Kind, SMALL_BYTES, parse, word};
 use rerail_core::wire::Address;
 use rerail_core::{
     Completion, CompletionError, CompletionKind, CompletionLevel, CqId, EndpointId, Engine, EpId, IoVec,
-    PostError, Protocol, RecvOp, Region, RemotePiece, RmaOp, SendOp, Time,
+    PeerId, PostError, Protocol, RecvOp, Region, RemotePiece, RmaOp, SendOp, Time,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -473,14 +473,44 @@ impl Node {
 
     /// The oldest small message, or the news that a node is gone.
     pub fn receive(&mut self, engine: &mut Engine, now: Time) -> Option<Received> {
+        let found = self.take();
+        self.post_credits(engine, now);
+        found
+    }
+
+    /// The same without the engine. [`Node::owes_credit`] says whether the owner should call [`Node::post_credits`] soon.
+    pub fn take(&mut self) -> Option<Received> {
         if let Some(i) = self.reportable() {
             return Some(Received::Gone(self.unreported.remove(i)));
         }
-        let (node, small) = self.inbox.take()?;
-        if let Some(taken) = self.inbox.credit(node) {
-            self.post_or_keep(engine, node, word(Kind::Credit, taken), &[0; SMALL_BYTES], now);
+        self.inbox.take().map(|(node, small)| Received::Message(node, small))
+    }
+
+    /// Whether a sender waits to be told that there is room again.
+    pub fn owes_credit(&self) -> bool {
+        self.inbox.owes_credit()
+    }
+
+    /// Reports to senders what the program has taken.
+    pub fn post_credits(&mut self, engine: &mut Engine, now: Time) {
+        while let Some((node, taken)) = self.inbox.credit() {
+            if !self.peers[node].gone {
+                self.post_or_keep(engine, node, word(Kind::Credit, taken), &[0; SMALL_BYTES], now);
+            }
         }
-        Some(Received::Message(node, small))
+    }
+
+    /// The messages that wait for writes: of which peer, and how many of its operations have to be in place.
+    pub fn held(&self) -> Vec<(PeerId, u64)> {
+        let holding = self.inbox.holding();
+        holding
+            .filter_map(|n| self.inbox.held_behind(n).map(|behind| (self.peers[n].name.peer, behind)))
+            .collect()
+    }
+
+    /// A node as the engine numbers it.
+    pub fn peer(&self, node: usize) -> Option<PeerId> {
+        self.peers.get(node).map(|p| p.name.peer)
     }
 
     fn reportable(&self) -> Option<usize> {
@@ -553,6 +583,7 @@ impl Node {
                 _ => {}
             }
         }
+        self.post_credits(engine, now);
         self.post_late(engine, now);
         let holding: Vec<usize> = self.inbox.holding().collect();
         for node in holding {
@@ -665,8 +696,12 @@ impl Node {
         self.post_all(engine, out, now);
     }
 
-    /// The end of the job for this node: all its memory, which nothing uses once the endpoint is closed.
-    pub fn end(&mut self) -> Vec<Unused> {
+    /// The end of the job for this node: all its memory, which no other node may write any more, and which nothing uses once the endpoint is
+    /// closed.
+    pub fn end(&mut self, engine: &mut Engine, now: Time) -> Vec<Unused> {
+        for name in self.blocks.names() {
+            engine.unregister(DOMAIN, name.key(), now);
+        }
         let mut all = self.take_unused();
         all.extend(self.blocks.take_all());
         all
