@@ -48,6 +48,8 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("rerail-launch", &[]),
+    // part of programs that are no part of the provider
+    ("rerail-join", &[]),
     (
         "rerail-cli",
         &["rerail-lab", "rerail-launch", "rerail-runtime", "rerail-core", "rerail-ip", "rerail-verbs"],
