@@ -33,6 +33,9 @@ pub struct Unused {
     pub bytes: usize,
 }
 
+// SAFETY: as above.
+unsafe impl Send for Unused {}
+
 impl Blocks {
     /// A new block. `None`: it is too large, or there are too many.
     pub fn add(&mut self, ptr: *mut u8, bytes: usize) -> Option<BlockName> {
@@ -87,9 +90,12 @@ impl Blocks {
         self.all.iter().filter(|(_, b)| !b.freed).map(|(name, _)| *name)
     }
 
-    /// All blocks, given back or not: for the end of a job.
-    pub fn take_all(&mut self) -> Vec<Unused> {
-        std::mem::take(&mut self.all).into_values().map(|b| Unused { ptr: b.ptr, bytes: b.bytes }).collect()
+    /// All blocks, for the end of a job: those that the program has given back, and those that it has not.
+    pub fn take_all(&mut self) -> (Vec<Unused>, Vec<Unused>) {
+        let all = std::mem::take(&mut self.all).into_values();
+        let (freed, owned): (Vec<Block>, Vec<Block>) = all.partition(|b| b.freed);
+        let unused = |all: Vec<Block>| all.iter().map(|b| Unused { ptr: b.ptr, bytes: b.bytes }).collect();
+        (unused(freed), unused(owned))
     }
 }
 

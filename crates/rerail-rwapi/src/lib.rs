@@ -36,7 +36,7 @@ mod word;
 pub use blocks::Unused;
 pub use inbox::{Small, WINDOW};
 pub use net::{NODES_MAX, Net};
-pub use node::{Node, Port, Received, Refused};
+pub use node::{Left, Node, Port, Received, Refused};
 pub use sids::{FAILURES_MAX, Sid};
 pub use word::SMALL_BYTES;
 

@@ -64,6 +64,15 @@ pub enum Received {
     Gone(usize),
 }
 
+/// The memory of a node at its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// What the program has given back.
+    pub freed: Vec<Unused>,
+    /// What it has not.
+    pub owned: Vec<Unused>,
+}
+
 /// An endpoint whose address can be exchanged before the others are known.
 #[derive(Debug)]
 pub struct Port {
@@ -698,13 +707,13 @@ impl Node {
 
     /// The end of the job for this node: all its memory, which no other node may write any more, and which nothing uses once the endpoint is
     /// closed.
-    pub fn end(&mut self, engine: &mut Engine, now: Time) -> Vec<Unused> {
+    pub fn end(&mut self, engine: &mut Engine, now: Time) -> Left {
         for name in self.blocks.names() {
             engine.unregister(DOMAIN, name.key(), now);
         }
-        let mut all = self.take_unused();
-        all.extend(self.blocks.take_all());
-        all
+        let (mut freed, owned) = self.blocks.take_all();
+        freed.extend(self.take_unused());
+        Left { freed, owned }
     }
 
     /// Plants the bug that messages do not wait for the writes before them.
