@@ -1,16 +1,28 @@
 //! `cargo xtask build`: the provider and the command, optimized, under the names that users need.
 
-use crate::workspace::{cargo, release_dir, run as run_command};
+use crate::workspace::{cargo, release_dir, root, run as run_command};
 use anyhow::{Context, Result, bail};
+use std::path::Path;
 
 /// Builds what a run in the lab needs: the command, and the provider unless it is to be left out.
 pub fn for_lab(provider: bool) -> Result<()> {
     if provider { run() } else { run_command(cargo().args(["build", "--release", "-p", "rerail-cli"])) }
 }
 
-/// Builds; afterwards `target/release` has `librerail-fi.so` and `rerail`, and `target/release/lib/rerail` the former again.
+/// Builds; afterwards `target/release` has `librerail-fi.so` and `rerail`, `target/release/lib/rerail` the former again, and
+/// `target/release/rwapi` what programs of RWAPI are compiled with.
 pub fn run() -> Result<()> {
-    run_command(cargo().args(["build", "--release", "-p", "rerail-provider", "-p", "rerail-cli"]))?;
+    run_command(cargo().args([
+        "build",
+        "--release",
+        "-p",
+        "rerail-provider",
+        "-p",
+        "rerail-cli",
+        "-p",
+        "rwapi",
+    ]))?;
+    rwapi()?;
     // libfabric loads files that end in `fi.so`, by custom `-fi.so`; Cargo refuses a hyphen in a library's name.
     let built = release_dir().join("librerail_fi.so");
     let wanted = release_dir().join("librerail-fi.so");
@@ -31,4 +43,26 @@ pub fn run() -> Result<()> {
     std::fs::hard_link(&wanted, &linked).with_context(|| format!("could not write {}", linked.display()))?;
     let place = alone.join("librerail-fi.so");
     std::fs::rename(&linked, &place).with_context(|| format!("could not write {}", place.display()))
+}
+
+/// A prefix of RWAPI, which may be moved: headers, library, and what pkg-config reads.
+fn rwapi() -> Result<()> {
+    let prefix = release_dir().join("rwapi");
+    let place = |from: &Path, to: &str| -> Result<()> {
+        let to = prefix.join(to);
+        std::fs::create_dir_all(to.parent().unwrap_or(&prefix))?;
+        // by a rename, as above
+        let fresh = to.with_extension("new");
+        std::fs::copy(from, &fresh)?;
+        Ok(std::fs::rename(&fresh, &to)?)
+    };
+    let source = root().join("crates/rwapi");
+    [
+        (release_dir().join("librwapi.so"), "lib/librwapi.so"),
+        (source.join("rwapi.pc"), "lib/pkgconfig/rwapi.pc"),
+        (source.join("include/rwapi.h"), "include/rwapi.h"),
+        (source.join("include/rwapi_ext.h"), "include/rwapi_ext.h"),
+    ]
+    .iter()
+    .try_for_each(|(from, to)| place(from, to).with_context(|| format!("could not place {to}")))
 }
