@@ -185,8 +185,8 @@ def _release(address: int) -> None:
 def send(node: int, data: Any) -> None:
     """Sends a small message: a bytes-like object of at most 16 bytes, such as `struct.pack` makes.
 
-    Shorter data is filled up with zeros; the length is not transmitted. Raises Again (no room now), NodeGone, RwapiError
-    (EINVAL: no such node) or ValueError (too long).
+    Shorter data is filled up with zeros; the length is not transmitted. Raises Again (no room now), NodeGone,
+    RwapiError (EINVAL: no such node) or ValueError (too long).
     """
     _check(_library.rwapi_send(_within(node, 32, signed=True), _pack(data)), node)
 
@@ -211,8 +211,8 @@ def _check_receive(result: int, node: ctypes.c_int) -> int:
 def write(node: int, local: int, remote: int, size: int) -> int:
     """Writes `size` bytes of this node's memory into a block of `node`. Returns the send's identifier for `is_sent`.
 
-    `local` and `remote` are network addresses: `Block.net`, `Block.address_of`, or a number received from the other node.
-    Leave the local memory as it is until `is_sent` returns True. A `send` to the same node after it arrives after its data.
+    `local` and `remote` are network addresses: `Block.net`, `Block.address_of`, or a number that the other node sent.
+    Leave the local memory as it is until `is_sent` returns True. A later `send` to that node arrives after it.
     Raises Again (no room now), NodeGone, RwapiError (EINVAL, EFAULT, ENOBUFS).
     """
     return _check(
@@ -236,8 +236,8 @@ def write_notify(node: int, local: int, remote: int, size: int, data: Any) -> in
 def is_sent(sid: int) -> bool:
     """True if the local memory of a write may be used again, False if not yet.
 
-    Raises RwapiError: EFAULT, the target refused the write; EINVAL, no such identifier. Raises NodeGone with node None if
-    the target is gone.
+    Raises RwapiError: EFAULT, the target refused the write; EINVAL, no such identifier. Raises NodeGone with node None
+    if the target is gone.
     """
     return bool(_check(_library.rwapi_issent(_within(sid, 64, signed=True))))
 

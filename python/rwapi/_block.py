@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 
 def _memory_at(address: int, size: int) -> ctypes.Array:
-    # A class of its own, because instances of the classes that `c_ubyte * size` makes have no weak references everywhere.
+    # A class statement's instances have weak references; those of `c_ubyte * size` need not.
     kind = type("Memory", (ctypes.Array,), {"_type_": ctypes.c_ubyte, "_length_": size})
     return kind.from_address(address)
 
@@ -24,8 +24,8 @@ def _memory_at(address: int, size: int) -> ctypes.Array:
 class Block:
     """Memory of this node that other nodes can write to. `rwapi.alloc` makes it.
 
-    The memory belongs to the job, not to this object: a Block that is garbage-collected stays allocated until `finalize`.
-    Other nodes hold its network address, and a write of theirs must not fail because a local variable is gone.
+    The memory belongs to the job, not to this object: a Block that is garbage-collected stays allocated until
+    `finalize`. Other nodes hold its network address, and their writes must not fail because a local variable is gone.
     """
 
     def __init__(self, address: int, net: int, shape: tuple, dtype: Any, release: Callable[[int], None]):

@@ -16,8 +16,8 @@ SMALL_SIZE = 16
 class Small(ctypes.Structure):
     """rwapi_small_t.
 
-    The header has 16 bytes in an array. Two integers have the same size and are passed in the same registers, and ctypes
-    passes them by value correctly on every platform; older versions of ctypes did not for arrays in structures.
+    The header has 16 bytes in an array. Two integers have the same size and are passed in the same registers, and
+    ctypes passes them by value correctly on every platform; older versions of ctypes did not for arrays in structures.
     """
 
     _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
@@ -75,15 +75,15 @@ def _open() -> ctypes.CDLL:
 def load() -> ctypes.CDLL:
     """The library with all signatures declared, or ImportError with the reason.
 
-    ctypes.CDLL releases the global interpreter lock in each call. Do not replace it by PyDLL: wait, barrier and finalize
-    block, and the other calls may contend with them for the library's lock.
+    ctypes.CDLL releases the global interpreter lock in each call. Do not replace it by PyDLL: wait, barrier and
+    finalize block, and the other calls may contend with them for the library's lock.
     """
     library = _open()
     for name, (result, arguments) in _SIGNATURES.items():
         try:
             function = getattr(library, name)
         except AttributeError:
-            raise ImportError(f"{library._name} has no function {name}: it is no RWAPI library, or an old one") from None
+            raise ImportError(f"{library._name} has no function {name}: no RWAPI library, or an old one") from None
         function.restype = result
         function.argtypes = arguments
     return library

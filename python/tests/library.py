@@ -30,6 +30,6 @@ PACKAGE_PATH = os.path.dirname(os.path.dirname(os.path.abspath(importlib.util.fi
 
 
 def run(code, **environment):
-    """Runs `code` in another process, with the same package and library. A call can be made once there, such as init."""
+    """Runs `code` in another process, with the same package and library. Calls such as init are made once there."""
     values = {**os.environ, "PYTHONPATH": PACKAGE_PATH, **environment}
     return subprocess.run([sys.executable, "-c", code], env=values, capture_output=True, text=True, timeout=60)

@@ -200,7 +200,8 @@ rwapi_sid_t rwapi_write(int node, rwapi_net_t local, rwapi_net_t remote, size_t 
 
 rwapi_sid_t rwapi_write_notify(int node, rwapi_net_t local, rwapi_net_t remote, size_t size, rwapi_small_t small)
 {
-    return write_item(node, (struct item){.local = local, .remote = remote, .size = size, .small = 1, .content = small});
+    struct item item = {.local = local, .remote = remote, .size = size, .small = 1, .content = small};
+    return write_item(node, item);
 }
 
 int rwapi_issent(rwapi_sid_t sid)

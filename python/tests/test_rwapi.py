@@ -176,7 +176,9 @@ class Blocks(unittest.TestCase):
         block = rwapi.alloc(100, "uint8")
         net = block.net
         block.free()
-        for use in (lambda: block.array, lambda: block.net, lambda: block.nbytes, lambda: block.address_of(0), block.free):
+        names = ("array", "net", "nbytes")
+        uses = [lambda name=name: getattr(block, name) for name in names]
+        for use in (*uses, lambda: block.address_of(0), block.free):
             with self.assertRaises(ValueError):
                 use()
         self.assertEqual(repr(block), "<rwapi.Block, freed>")
@@ -299,7 +301,8 @@ class Life(unittest.TestCase):
             "except rwapi.RwapiError: print('left')\n"
             "else: print('in the job')\n"
         )
-        for body, after in (("pass", "left"), ("sys.exit()", "left"), ("sys.exit(1)", "in the job"), ("1 / 0", "in the job")):
+        bodies = {"pass": "left", "sys.exit()": "left", "sys.exit(1)": "in the job", "1 / 0": "in the job"}
+        for body, after in bodies.items():
             done = library.run(code.format(body))
             self.assertEqual(done.stdout.strip(), after, body + done.stderr)
 

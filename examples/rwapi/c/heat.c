@@ -7,7 +7,8 @@
  * grids are enough: a node writes the halos of step s + 1 only after it received those of step s, which the neighbour
  * sends when it no longer reads the grid of step s - 1. That is the grid that is overwritten.
  *
- * At the end every node writes its rows into a block of node 0, which compares them with a serial computation, bit by bit.
+ * At the end every node writes its rows into a block of node 0, which compares them with a serial computation, bit by
+ * bit.
  */
 #include "common.h"
 
@@ -41,8 +42,8 @@ static void fill(double *grid, long row, long rows)
             grid[(size_t)i * width + (size_t)j] = initial(row + i, j);
 }
 
-/* One step for `rows` rows; `from` and `to` begin with the row before them. The nodes and the serial computation use this
- * same function, so that the compiler rounds in the same way. */
+/* One step for `rows` rows; `from` and `to` begin with the row before them. The nodes and the serial computation use
+ * this same function, so that the compiler rounds in the same way. */
 static void step(const double *from, double *to, long rows)
 {
     for (size_t i = 1; i <= (size_t)rows; i++)

@@ -2,8 +2,8 @@
  *
  * Shows: the exchange of network addresses by small messages, and a write with a message after it.
  *
- * A node receives the token in the block `arrived` and sends it from the block `leaving`. Node k adds (k + 1) * (i + 1) to
- * word i, so N nodes and R rounds give R * (i + 1) * N * (N + 1) / 2.
+ * A node receives the token in the block `arrived` and sends it from the block `leaving`. Node k adds (k + 1) * (i + 1)
+ * to word i, so N nodes and R rounds give R * (i + 1) * N * (N + 1) / 2.
  */
 #include "common.h"
 

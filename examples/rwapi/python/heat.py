@@ -3,9 +3,9 @@
 Shows: an exchange of halos by one-sided writes, without a barrier.
 
 Each node has a range of rows, and one row more at each side: the halo, a copy of the neighbour's edge. There are two
-grids. A step reads one and writes the other, then writes its edges into the neighbours' halos of the other one. Two grids
-are enough: a node writes the halos of step s + 1 only after it received those of step s, which the neighbour sends when
-it no longer reads the grid of step s - 1. That is the grid that is overwritten.
+grids. A step reads one and writes the other, then writes its edges into the neighbours' halos of the other one. Two
+grids are enough: a node writes the halos of step s + 1 only after it received those of step s, which the neighbour
+sends when it no longer reads the grid of step s - 1. That is the grid that is overwritten.
 
 At the end every node writes its rows into a block of node 0, which compares them with a serial computation, bit by bit.
 """

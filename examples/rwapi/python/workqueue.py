@@ -1,7 +1,7 @@
 """A work queue: node 0 hands out --tasks tasks, the other nodes work. Task t counts the primes among --numbers numbers.
 
-Shows: a job that goes on when a node dies. `receive` reports a dead node after its last message; node 0 then hands out the
-tasks of this node again. Where no worker is left, node 0 works itself.
+Shows: a job that goes on when a node dies. `receive` reports a dead node after its last message; node 0 then hands out
+the tasks of this node again. Where no worker is left, node 0 works itself.
 
 With --die K node K ends in the middle of its second task. The launcher must let the others go on:
 `rerail launch --keep-going`.
