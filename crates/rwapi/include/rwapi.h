@@ -43,8 +43,8 @@ int rwapi_init(int argc,
                char **argv);
 
 /**
- * Ends this node's part of the job. Collective: delivers what is under way, waits until all living nodes have called it, and gives all
- * blocks back.
+ * Ends this node's part of the job. Collective: delivers what is under way, waits until all living nodes have called it. No node writes
+ * into blocks any more; those that were not freed stay memory of the process.
  *
  * \return 0; -1 and errno: ENOTCONN.
  */

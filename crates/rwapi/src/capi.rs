@@ -97,8 +97,8 @@ pub extern "C" fn rwapi_init(argc: c_int, argv: *mut *mut c_char) -> c_int {
     })
 }
 
-/// Ends this node's part of the job. Collective: delivers what is under way, waits until all living nodes have called it, and gives all
-/// blocks back.
+/// Ends this node's part of the job. Collective: delivers what is under way, waits until all living nodes have called it. No node writes
+/// into blocks any more; those that were not freed stay memory of the process.
 ///
 /// \return 0; -1 and errno: ENOTCONN.
 #[unsafe(no_mangle)]
@@ -106,8 +106,8 @@ pub extern "C" fn rwapi_finalize() -> c_int {
     guard(-1, || {
         let _one = CHANGE.lock();
         let left = with(Job::end)?;
+        // what the program has not given back it may still read
         block::unmap(left.freed);
-        block::unmap(left.owned);
         JOB.store(None);
         Ok(0)
     })
