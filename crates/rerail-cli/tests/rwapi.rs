@@ -1,0 +1,174 @@
+//! Programs of RWAPI as their users start them: the examples in C and Python, by `rerail launch` in the lab and by the launchers of MPIs, without
+//! faults and with them; wrong calls; receivers that sleep; nodes that die.
+
+#[path = "common/mod.rs"]
+#[allow(dead_code, unused_macros)]
+mod common;
+
+use common::*;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What `cargo xtask build` leaves for programs of RWAPI, beside the provider.
+fn prefix(provider: &Path) -> PathBuf {
+    provider.with_file_name("rwapi")
+}
+
+/// Compiles the C programs, once. Where they are.
+fn programs(provider: &Path) -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    let compile = || {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rwapi-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let prefix = prefix(provider);
+        for source in ["examples/rwapi/c/ring", "examples/rwapi/c/heat", "examples/rwapi/c/workqueue"]
+            .iter()
+            .chain(&["tests/rwapi/sleeper", "tests/rwapi/wrong", "tests/rwapi/figures"])
+        {
+            let source = checkout().join(source).with_extension("c");
+            let mut gcc = Command::new("gcc");
+            gcc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+                .arg(dir.join(source.file_stem().unwrap()));
+            gcc.arg(&source).arg(format!("-I{}", prefix.join("include").display()));
+            let lib = prefix.join("lib");
+            gcc.arg(format!("-L{}", lib.display()))
+                .arg(format!("-Wl,-rpath,{}", lib.display()))
+                .arg("-lrwapi");
+            succeeds(&gcc.output().unwrap());
+        }
+        dir
+    };
+    DIR.get_or_init(compile).clone()
+}
+
+/// The program of an example in Python, as arguments of a launcher.
+fn python(example: &str) -> [PathBuf; 2] {
+    [checkout().join(".rerail/venv/bin/python"), checkout().join("examples/rwapi/python").join(example)]
+}
+
+fn with_python(command: &mut Command, provider: &Path) {
+    command
+        .env("PYTHONPATH", checkout().join("python"))
+        .env("RWAPI_LIBRARY", prefix(provider).join("lib/librwapi.so"));
+}
+
+/// Runs a program on three nodes with two rails.
+fn on_three_nodes(
+    mpi: &Mpi,
+    provider: &Path,
+    arguments: &[&str],
+    program: &[&Path],
+    more: &[&str],
+) -> Output {
+    let mut command = lab(mpi.option, &["--by-rerail", "--nodes", "3", "--rails", "2"]);
+    command.arg("--provider").arg(provider).arg("--mpi-prefix").arg(&mpi.prefix).args(arguments);
+    command.arg("--").args(program).args(more);
+    with_python(&mut command, provider);
+    command.output().unwrap()
+}
+
+#[test]
+fn examples_are_right_on_several_nodes() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let dir = programs(&provider);
+    for (nodes, example) in [("2", "ring"), ("3", "heat"), ("5", "workqueue"), ("8", "ring")] {
+        let c = on_three_nodes(mpi, &provider, &["-n", nodes], &[&dir.join(example)], &[]);
+        let [interpreter, script] = python(&format!("{example}.py"));
+        let py = on_three_nodes(mpi, &provider, &["-n", nodes], &[&interpreter, &script], &[]);
+        for output in [c, py] {
+            let out = succeeds(&output);
+            assert!(
+                out.starts_with(&format!("{example}: {nodes} nodes")) && out.trim_end().ends_with("right"),
+                "{out}"
+            );
+        }
+    }
+}
+
+#[test]
+fn examples_are_right_while_rails_break_and_through_a_blackout() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let dir = programs(&provider);
+    let schedule = "300ms cut rail0 down; 800ms heal rail0; 1300ms cut rail1 dark; 1800ms heal rail1; \
+        2300ms cut rail0 dark-in node 1; 2800ms heal rail0; 3300ms cut rail1 reset; 3800ms heal rail1; \
+        4300ms cut all dark; 9300ms heal all";
+    let arguments = ["-n", "3", "--ppn", "1", "--schedule", schedule];
+    let [interpreter, script] = python("ring.py");
+    let runs: [(&[&Path], &[&str]); 2] = [
+        (&[&dir.join("heat")], &["--cells", "256", "--steps", "60000"]),
+        (&[&interpreter, &script], &["--rounds", "12000"]),
+    ];
+    for (program, more) in runs {
+        let output = on_three_nodes(mpi, &provider, &arguments, program, more);
+        assert!(succeeds(&output).trim_end().ends_with("right"));
+        let missed = text(&output.stderr).contains("items of the schedule");
+        assert!(!missed, "the program ended before the last fault: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn launchers_of_mpis_start_programs_of_rwapi() {
+    for mpi in [&mpis()[0], &mpis()[1], &mpis()[2]] {
+        let Some((_, provider)) = setup(mpi) else { return };
+        let dir = programs(&provider);
+        let mut command = lab(mpi.option, &["--nodes", "2", "--rails", "2", "-n", "4", "--provider"]);
+        command.arg(&provider).arg("--mpi-prefix").arg(&mpi.prefix).arg("--").arg(dir.join("ring"));
+        let out = succeeds(&command.output().unwrap());
+        assert!(out.contains("ring: 4 nodes, 100 rounds, right"), "{}: {out}", mpi.option);
+    }
+}
+
+#[test]
+fn calls_that_make_no_sense_are_refused_and_touch_nothing() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let dir = programs(&provider);
+    let output = on_three_nodes(mpi, &provider, &["-n", "3", "--ppn", "1"], &[&dir.join("wrong")], &[]);
+    let out = succeeds(&output);
+    assert_eq!(out.matches("all refused").count(), 3, "{out}{}", text(&output.stderr));
+}
+
+#[test]
+fn a_receiver_that_sleeps_slows_its_senders_down_and_loses_nothing() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let dir = programs(&provider);
+    let program = dir.join("sleeper");
+    let output = on_three_nodes(mpi, &provider, &["-n", "3", "--ppn", "1"], &[&program], &["100000", "2"]);
+    assert!(succeeds(&output).contains("100000 messages to each of 2 nodes"));
+}
+
+#[test]
+fn the_death_of_a_node_is_reported_and_the_others_go_on() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let dir = programs(&provider);
+    let arguments = ["-n", "6", "--mpi-arg=--keep-going"];
+    let output = on_three_nodes(mpi, &provider, &arguments, &[&dir.join("workqueue")], &["--die", "3"]);
+    let all = text(&output.stdout) + &text(&output.stderr);
+    assert!(all.contains("node 3 is gone") && all.contains("workqueue: 6 nodes, 200 tasks, right"), "{all}");
+}
+
+#[test]
+fn the_benchmark_checks_every_message() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let dir = programs(&provider);
+    let output = on_three_nodes(
+        mpi,
+        &provider,
+        &["-n", "3", "--ppn", "1"],
+        &[&dir.join("figures")],
+        &["--ms", "20", "--size", "16,9000,65536", "--sleep", "1"],
+    );
+    let out = succeeds(&output);
+    assert_eq!(out.lines().count(), 9, "{out}");
+}
