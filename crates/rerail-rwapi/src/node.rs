@@ -637,6 +637,10 @@ impl Node {
                     return self.lose(engine, node, false, now);
                 }
                 self.let_pass(engine, node);
+                if self.peers[node].gone {
+                    // it was taken later than the news of the end
+                    self.inbox.drop_held(node);
+                }
             }
             Kind::Credit => {
                 let peer = &mut self.peers[node];

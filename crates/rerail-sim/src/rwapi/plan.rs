@@ -28,6 +28,8 @@ pub struct Plan {
     pub barriers: u32,
     /// Who is killed, and when; a time after the heal is counted from there.
     pub deaths: Vec<(usize, u64, bool)>,
+    /// Most writes are large.
+    pub bulk: bool,
     /// Programs arrive at the last barrier without waiting for the messages of others.
     pub ragged: bool,
     /// Programs end for so long before everything is healed.
@@ -61,8 +63,8 @@ pub fn draw(seed: u64) -> (Config, Plan) {
     for deed in [super::program::ALLOCATE, super::program::PUBLISH, super::program::WRITE] {
         weights[deed] = weights[deed].max(2);
     }
-    let think_ns = r.log_range(3 * US, 300 * US);
-    let steps = r.log_range(60, 900) as u32;
+    let think_ns = r.log_range(5 * US, MS);
+    let steps = r.log_range(100, 1_500) as u32;
     let active_ns = think_ns * u64::from(steps);
     let mut deaths = Vec::new();
     if r.percent(40) {
@@ -78,10 +80,15 @@ pub fn draw(seed: u64) -> (Config, Plan) {
         think_ns,
         steps,
         weights,
-        bytes_max: (r.log_range(64, 600_000) as usize, r.log_range(16, 300_000) as usize),
+        bytes_max: if r.percent(60) {
+            (r.range(50_000, 600_000) as usize, r.range(20_000, 300_000) as usize)
+        } else {
+            (r.log_range(64, 600_000) as usize, r.log_range(16, 300_000) as usize)
+        },
         blocks_max: r.range(2, 5) as usize,
         barriers: r.pick(&[0, 0, 1, 2, 4]),
         deaths,
+        bulk: r.percent(30),
         ragged: r.percent(40),
         ends_early_ns: if r.percent(40) { r.log_range(MS, SEC) } else { 0 },
     };

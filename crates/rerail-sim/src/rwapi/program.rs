@@ -10,7 +10,7 @@ use rerail_core::wire::Address;
 use rerail_core::{Engine, Time};
 use rerail_rwapi::{Failure, Net, Node, Port, Received, Refused, Sid};
 
-/// Kinds of deeds.
+/// Kinds of deeds: those below, and one that is none, for a program that receives and asks after its writes.
 pub const DEEDS: usize = 10;
 /// A new block.
 pub const ALLOCATE: usize = 0;
@@ -30,9 +30,6 @@ pub const FLOOD: usize = 6;
 pub const DEAF: usize = 7;
 /// A call that must be refused.
 pub const WRONG: usize = 8;
-/// Nothing else: it receives, and asks after its writes.
-pub const LOOK: usize = 9;
-
 /// Longest pause of a program that has nothing to do.
 const IDLE_NS: u64 = 4 * MS;
 
@@ -230,7 +227,10 @@ impl Program {
             FREE if self.own.len() > 1 => self.free(w, e, now, job),
             PUBLISH if !self.own.is_empty() => {
                 let block = self.own[self.rng.index(self.own.len())];
-                let to = self.rng.index(job.nodes());
+                let mut to = self.rng.index(job.nodes());
+                if to == self.rank && self.rng.percent(80) {
+                    to = (to + 1) % job.nodes();
+                }
                 let (_, net, ..) = job.of_block(block);
                 self.send(e, now, job, to, net.0);
             }
@@ -257,7 +257,13 @@ impl Program {
     }
 
     fn allocate(&mut self, w: &mut World, e: &mut Engine, plan: &Plan, job: &mut Reference) {
-        let bytes = self.rng.log_range(1, plan.bytes_max.0 as u64) as usize;
+        let most = plan.bytes_max.0 as u64;
+        let bytes = if plan.bulk || self.rng.percent(50) {
+            self.rng.range(most / 2, most)
+        } else {
+            self.rng.log_range(1, most)
+        };
+        let bytes = bytes as usize;
         let buf = w.memory.take(bytes);
         let ptr = w.memory.ptr(buf);
         // SAFETY: buffers live as long as the world, and this one is given back only when the node gives it back.
@@ -312,9 +318,14 @@ impl Program {
         block: BlockId,
         most: usize,
         other: Option<(BlockId, usize, usize)>,
+        bulk: bool,
     ) -> Option<(usize, usize)> {
         let (_, _, size, _) = job.of_block(block);
         let most = most.min(size) as u64;
+        if other.is_none() && bulk {
+            let bytes = self.rng.range(most / 4 + 1, most) as usize;
+            return job.free_range(block, bytes, &mut self.rng).map(|at| (at, bytes));
+        }
         let near = 8192u64.saturating_add_signed(self.rng.below(5) as i64 - 2);
         let bytes = if self.rng.percent(15) { near.min(most) } else { self.rng.log_range(1, most) };
         let bytes = other.map_or(bytes as usize, |(.., bytes)| bytes);
@@ -333,6 +344,10 @@ impl Program {
         notify: bool,
     ) {
         let mine = self.rng.percent(8);
+        // now and then into a block that is freed
+        if !self.rng.percent(10) {
+            self.known.retain(|block| job.is_live(*block));
+        }
         let targets = if mine { &self.own } else { &self.known };
         if self.own.is_empty() || targets.is_empty() {
             return;
@@ -340,10 +355,13 @@ impl Program {
         let target = targets[self.rng.index(targets.len())];
         let source = self.own[self.rng.index(self.own.len())];
         let (to, remote, size, _) = job.of_block(target);
-        let Some((from, bytes)) = self.range_of(job, source, plan.bytes_max.1.min(size), None) else {
+        let Some((from, bytes)) = self.range_of(job, source, plan.bytes_max.1.min(size), None, plan.bulk)
+        else {
             return;
         };
-        let Some((at, _)) = self.range_of(job, target, bytes, Some((source, from, bytes))) else { return };
+        let Some((at, _)) = self.range_of(job, target, bytes, Some((source, from, bytes)), false) else {
+            return;
+        };
         job.fill_source(&mut w.memory, (source, from), bytes);
         let (_, local, ..) = job.of_block(source);
         let (local, remote) = (Net(local.0 + from as u64), Net(remote.0 + at as u64));
