@@ -69,7 +69,8 @@ fn seeds_find_the_planted_bugs() {
     // a failure begins with its seed and the time
     let promise_of = |f: &str| f.split_once(" ms: ").map_or(String::new(), |(_, message)| message.to_owned());
     for (name, plant, seed, promise) in FOUND {
-        let finds = |seed| run_seed(seed, false, Some(*plant)).is_err_and(|f| breaks(&promise_of(&f), promise));
+        let finds =
+            |seed| run_seed(seed, false, Some(*plant)).is_err_and(|f| breaks(&promise_of(&f), promise));
         if !finds(*seed) {
             let now = (0..OTHERS).find(|seed| finds(*seed));
             let now = now.unwrap_or_else(|| panic!("nothing finds {name} by `{promise}`"));

@@ -293,8 +293,7 @@ impl Job {
         let left = world.with_engine(p, |w, e, now| program.step(w, e, now, plan, reference, ending));
         if left {
             programs[p] = None;
-        } else if let Some(healed) = healed_at.filter(|healed| healed + TOLD_NS < world.now) {
-            let _ = healed;
+        } else if healed_at.is_some_and(|healed| healed + TOLD_NS < world.now) {
             reference.check_told(p, world.now - TOLD_NS);
         }
     }

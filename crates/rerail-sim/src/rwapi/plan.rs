@@ -26,7 +26,7 @@ pub struct Plan {
     pub blocks_max: usize,
     /// Barriers before the last one.
     pub barriers: u32,
-    /// Who is killed, and when; a time after the heal is counted from there.
+    /// Nodes that are killed, when, and whether the time counts from the healing.
     pub deaths: Vec<(usize, u64, bool)>,
     /// Most writes are large.
     pub bulk: bool,

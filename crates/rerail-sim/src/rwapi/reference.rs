@@ -310,7 +310,8 @@ impl Reference {
         self.tally.busy_frees += u64::from(busy);
     }
 
-    /// A node gives memory back. `reads`: whether a write of the node is under way.
+    /// A node gives memory back, freed or, when it `ends`, not. `under_way`: whether a write of the node is.
+    #[allow(clippy::too_many_arguments)]
     pub fn unused(
         &mut self,
         memory: &mut Memory,
@@ -344,12 +345,7 @@ impl Reference {
             assert_eq!(differs, None, "fenced: block {id} was written after it was freed");
         }
         let b = &mut self.blocks[id];
-        if !ends {
-            b.life = Life::Unused;
-        } else {
-            b.was = Vec::new();
-            b.life = Life::Unused;
-        }
+        b.life = Life::Unused;
         memory.give_back(b.buf, SCRIBBLE, until);
     }
 
