@@ -26,7 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rerail-verbs", &["rerail-rail"]),
     ("rerail-seal", &["rerail-rail", "rerail-core", "rerail-wire"]),
     ("rerail-driver", &["rerail-rail", "rerail-core"]),
-    ("rerail-sim", &["rerail-driver", "rerail-core", "rerail-wire"]),
+    ("rerail-sim", &["rerail-driver", "rerail-core", "rerail-rwapi", "rerail-wire"]),
     ("rerail-rwapi", &["rerail-core"]),
     ("rerail-runtime", &["rerail-driver", "rerail-core", "rerail-rail", "rerail-fault", "rerail-seal"]),
     // every kind of rail

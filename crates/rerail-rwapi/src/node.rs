@@ -104,6 +104,8 @@ impl Port {
 struct Peer {
     name: EndpointId,
     gone: bool,
+    /// A completion comes when it is gone.
+    watched: bool,
     /// Small messages sent to it, and of these those that its program has taken.
     sent: u64,
     taken: u64,
@@ -175,14 +177,20 @@ impl Node {
         if nodes > NODES_MAX || rank >= nodes {
             return Err(PostError::Invalid("a job has at most 65536 nodes, and ranks below their number"));
         }
-        let peer = |address| Peer { name: engine.endpoint_of(address), gone: false, sent: 0, taken: 0 };
+        let peer = |address| Peer {
+            name: engine.endpoint_of(address),
+            gone: false,
+            watched: false,
+            sent: 0,
+            taken: 0,
+        };
         let peers: Vec<Peer> = addresses.iter().map(peer).collect();
         let by_name: FxHashMap<EndpointId, usize> =
             peers.iter().enumerate().map(|(node, p)| (p.name, node)).collect();
         if by_name.len() < nodes {
             return Err(PostError::Invalid("two processes of the job have one address"));
         }
-        let node = Self {
+        let mut node = Self {
             rank,
             port,
             by_name,
@@ -202,10 +210,7 @@ impl Node {
         for buffer in 0..BUFFERS {
             node.post_buffer(engine, buffer, now)?;
         }
-        // at the distances 1, 2, 4, …: few for each node, and news of a death reaches all in few steps
-        for other in (0..).map_while(|k| 1usize.checked_shl(k)).take_while(|d| *d < nodes) {
-            node.watch(engine, (rank + other) % nodes, now)?;
-        }
+        node.keep_watch(engine, now)?;
         Ok(node)
     }
 
@@ -225,8 +230,24 @@ impl Node {
         unsafe { engine.recv(&op, now) }
     }
 
+    /// Watches the nodes at the distances 1, 2, 4, …, and in the place of one that is gone the next that is not: few for each node, and news of
+    /// a death reaches all in few steps. Each node is watched by the one before it, so none that is gone is missed, whatever else is.
+    fn keep_watch(&mut self, engine: &mut Engine, now: Time) -> Result<(), PostError> {
+        let nodes = self.size();
+        for distance in (0..).map_while(|k| 1usize.checked_shl(k)).take_while(|d| *d < nodes) {
+            let mut from = (distance..nodes).map(|d| (self.rank + d) % nodes);
+            if let Some(node) = from.find(|node| !self.peers[*node].gone) {
+                self.watch(engine, node, now)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A receive that nothing matches: it ends when the node is gone, and until then its life is looked after.
-    fn watch(&self, engine: &mut Engine, node: usize, now: Time) -> Result<(), PostError> {
+    fn watch(&mut self, engine: &mut Engine, node: usize, now: Time) -> Result<(), PostError> {
+        if std::mem::replace(&mut self.peers[node].watched, true) {
+            return Ok(());
+        }
         let op = RecvOp {
             ep: self.port.ep,
             protocol: Protocol::Tagged,
@@ -389,9 +410,10 @@ impl Node {
         match posted {
             Ok(()) => Ok(()),
             Err(PostError::Again) => Err(Refused::Again),
-            // the endpoint is open and the operation well formed: what is left is that the node is gone
+            // the endpoint is open and the operation well formed: what is left is that the node is gone. Why, the next completion says: to take it
+            // for unreachable here would keep a death from the others
             Err(_) => {
-                self.lose(engine, node, false, now);
+                let _ = self.watch(engine, node, now);
                 Err(Refused::Gone)
             }
         }
@@ -480,6 +502,11 @@ impl Node {
         self.sids.under_way()
     }
 
+    /// Whether messages have arrived that stand behind writes which are not in place.
+    pub fn holds_messages(&self) -> bool {
+        self.inbox.holding().next().is_some()
+    }
+
     /// The oldest small message, or the news that a node is gone.
     pub fn receive(&mut self, engine: &mut Engine, now: Time) -> Option<Received> {
         let found = self.take();
@@ -535,8 +562,8 @@ impl Node {
     }
 
     fn post_late(&mut self, engine: &mut Engine, now: Time) {
-        for _ in 0..self.late.len() {
-            let Some((node, word, payload)) = self.late.pop_front() else { return };
+        // all are taken out, so that none waits for one behind it; what finds no room stays in its order
+        for (node, word, payload) in std::mem::take(&mut self.late) {
             if !self.peers[node].gone {
                 self.post_or_keep(engine, node, word, &payload, now);
             }
@@ -650,6 +677,10 @@ impl Node {
                     return self.lose(engine, node, false, now);
                 }
                 self.let_pass(engine, node);
+                if self.peers[node].gone {
+                    // it was taken later than the news of the end
+                    self.inbox.drop_held(node);
+                }
             }
             Kind::Credit => {
                 let peer = &mut self.peers[node];
@@ -699,6 +730,10 @@ impl Node {
                     );
                 }
             }
+        }
+        if !self.leaving {
+            // refused only when the endpoint is closed
+            let _ = self.keep_watch(engine, now);
         }
         let mut out = Vec::new();
         self.barrier.lose(node, &mut out);

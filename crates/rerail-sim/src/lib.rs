@@ -21,6 +21,7 @@ pub mod region;
 pub mod remedy;
 pub mod rng;
 pub mod run;
+pub mod rwapi;
 pub mod scenario;
 pub mod script;
 pub mod shrink;

@@ -125,6 +125,12 @@ impl Memory {
         r.done.clear();
     }
 
+    /// A buffer that is lent is to be used otherwise from now on.
+    pub fn lend_otherwise(&mut self, id: BufId, to: Use) {
+        assert_ne!(self.regions[id as usize].state, Use::Idle, "simulator: buffer {id} is not lent");
+        self.regions[id as usize].state = to;
+    }
+
     /// The engine has reported it done: overwrite it, and use it again after `until`.
     pub fn give_back(&mut self, id: BufId, fill: u8, until: u64) {
         self.regions[id as usize].state = Use::Idle;

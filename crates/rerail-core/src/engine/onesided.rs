@@ -254,7 +254,8 @@ impl Engine {
 
     /// Whether bytes of a write of this peer are still on the way that was among its first `operations` (as
     /// [`Engine::operations_begun`] counts them there). Operations are carried out in their order with the peer's messages; so a message that
-    /// was posted after them, and has arrived, stands behind all of them when this returns false.
+    /// was posted after them, and has arrived, stands behind all of them when this returns false. What a peer that is gone left unfinished stays
+    /// awaited for ever.
     pub fn awaits_write(&self, peer: PeerId, operations: u64) -> bool {
         self.peers.get(peer).is_some_and(|p| p.orders.expects_any_of(operations))
     }
@@ -368,6 +369,9 @@ impl Engine {
             return;
         };
         self.counters.orders_received += 1;
+        if order.kind != OrderKind::Answer {
+            self.peers[peer].orders.carry_out(order.id);
+        }
         let done = match order.kind {
             OrderKind::Write => self.order_write(ep, &order, list, payload).map(|()| Some(Vec::new())),
             OrderKind::WriteMessage => self.order_message(peer, asker, ep, &order, list).map(|()| None),
@@ -592,7 +596,10 @@ impl Engine {
         match *landing {
             Landing::Result { order } => self.complete_op(peer, order, Some(error)),
             Landing::Placed { order } => {
-                self.peers[peer].orders.end_expected(order);
+                let p = &mut self.peers[peer];
+                if p.orders.end_expected(order).is_some() && p.gone().is_some() {
+                    p.orders.lose(order);
+                }
             }
             Landing::Receive | Landing::Assembly(_) => {}
         }

@@ -102,6 +102,10 @@ pub(crate) struct Orders {
     begun: u64,
     pending: OnDemand<FxHashMap<u64, Pending>>,
     expected: OnDemand<FxHashMap<u64, Expected>>,
+    /// The latest operation of the peer whose turn has come. They come in their order.
+    carried_out: u64,
+    /// The first of them whose bytes never come, because the peer is gone.
+    lost_from: Option<u64>,
     /// Messages that read registered memory, and its regions.
     serving: OnDemand<FxHashMap<u64, Box<[RegionId]>>>,
 }
@@ -182,9 +186,17 @@ impl Orders {
         self.expected.awake().is_some_and(|all| all.contains_key(&id))
     }
 
-    /// Whether one of the peer's first so many operations is a write that was allowed and has not arrived.
+    /// The turn of an operation of the peer has come.
+    pub fn carry_out(&mut self, id: u64) {
+        self.carried_out = self.carried_out.max(id);
+    }
+
+    /// Whether one of the peer's first so many operations has not had its turn, or is a write that was allowed and has not arrived, or was lost
+    /// with the peer.
     pub fn expects_any_of(&self, operations: u64) -> bool {
-        self.expected.awake().is_some_and(|all| all.keys().any(|id| *id <= operations))
+        operations > self.carried_out
+            || self.lost_from.is_some_and(|id| id <= operations)
+            || self.expected.awake().is_some_and(|all| all.keys().any(|id| *id <= operations))
     }
 
     /// A write is allowed.
@@ -261,8 +273,16 @@ impl Orders {
 
     // ---- all of them -------------------------------------------------------------------------------------------
 
+    /// The peer is gone, and this operation of its is never carried out in full.
+    pub fn lose(&mut self, id: u64) {
+        self.lost_from = Some(self.lost_from.map_or(id, |first| first.min(id)));
+    }
+
     /// The peer is gone: nothing of it arrives or is read any more.
     pub fn abandon_peer(&mut self) {
+        if let Some(first) = self.expected.keys().min().copied() {
+            self.lose(first);
+        }
         self.expected = OnDemand::default();
         self.serving = OnDemand::default();
     }
@@ -328,6 +348,19 @@ mod tests {
             data: None,
             bytes: 5000,
         }
+    }
+
+    #[test]
+    fn what_a_peer_that_is_gone_left_unfinished_is_awaited_for_ever() {
+        let mut orders = Orders::default();
+        assert!(!orders.expects_any_of(0) && orders.expects_any_of(1), "its turn has not come");
+        orders.carry_out(1);
+        orders.carry_out(2);
+        orders.expect(2, write(1));
+        assert!(!orders.expects_any_of(1) && orders.expects_any_of(2));
+        orders.abandon_peer();
+        assert!(!orders.expects_any_of(1) && orders.expects_any_of(2), "its bytes never come");
+        assert!(orders.expects_any_of(3));
     }
 
     #[test]

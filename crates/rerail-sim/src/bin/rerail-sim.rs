@@ -6,6 +6,7 @@ use rerail_sim::case::{Case, PLAIN};
 use rerail_sim::planted;
 use rerail_sim::rng::mix;
 use rerail_sim::run::{RunOptions, first_line, quietly, run_case, run_seed, run_seeds};
+use rerail_sim::rwapi;
 use rerail_sim::scenario;
 use rerail_sim::swarm::{Hunt, hunt, keep};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,9 @@ struct Wanted {
     /// Run a named story; "list" names them all
     #[arg(long, value_name = "NAME", group = "what")]
     scenario: Option<String>,
+    /// Run programs of RWAPI on the worlds of the seeds
+    #[arg(long, group = "what")]
+    rwapi: bool,
     /// Run one seed; of a hunt, the first [default of a hunt: from the clock, and printed]
     #[arg(long, value_name = "S", value_parser = number)]
     seed: Option<u64>,
@@ -165,6 +169,9 @@ fn run(w: &Wanted) -> Result<bool, String> {
     }
     if let Some(name) = &w.scenario {
         return story(name, &o);
+    }
+    if w.rwapi {
+        return rwapi_programs(w);
     }
     match (w.seed, w.seeds) {
         (Some(seed), _) => one(seed, &o),
@@ -311,6 +318,36 @@ fn many(from: u64, to: u64, jobs: usize, o: &RunOptions) -> Result<bool, String>
     );
     println!("history {:016x}", history.into_inner().unwrap_or_else(|e| e.into_inner()));
     Ok(s.1 == 0)
+}
+
+fn rwapi_programs(w: &Wanted) -> Result<bool, String> {
+    if let Some(seed) = w.seed {
+        return Ok(match rwapi::run_seed(seed, w.trace, None) {
+            Ok(r) => {
+                println!("{r:?}");
+                true
+            }
+            Err(f) => {
+                println!("{f}");
+                false
+            }
+        });
+    }
+    let (from, to) = w.seeds.ok_or("--rwapi needs --seed or --seeds")?;
+    let sum = Mutex::new(rwapi::Sum::default());
+    rwapi::run_seeds(from, to, w.jobs(2), |r| {
+        let mut sum = sum.lock().unwrap_or_else(|e| e.into_inner());
+        match &r {
+            Ok(r) => sum.add(r),
+            Err(f) => {
+                sum.broken += 1;
+                println!("{f}\n");
+            }
+        }
+    });
+    let sum = sum.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("{sum}");
+    Ok(sum.broken == 0)
 }
 
 #[cfg(test)]
