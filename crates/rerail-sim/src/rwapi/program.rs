@@ -506,12 +506,13 @@ impl Program {
         job.set_fate(self.rank, Fate::Left);
         self.node.leave();
         let world_ep = w.procs[self.rank].eps[0];
+        let left = self.node.end(e, now);
         e.close_endpoint(self.node.endpoint(), now);
         e.close_endpoint(world_ep, now);
         for (sid, write, _) in &self.ended {
             job.check_end(*write, self.node.is_sent(*sid));
         }
-        for unused in self.node.end() {
+        for unused in left.freed.into_iter().chain(left.owned) {
             job.unused(&mut w.memory, self.rank, unused.ptr, unused.bytes, true, |_| false, w.now);
         }
         assert!(
