@@ -102,7 +102,11 @@ fn a_rank_that_aborts_or_leaves_without_a_word_ends_the_job() {
     };
     for (words, wanted, word) in [
         ("cmd=abort exitcode=9", 9, "rank 1 on localhost aborts the job with exit code 9"),
-        ("cmd=init pmi_version=1 pmi_subversion=1", 1, "rank 1 on localhost ended without MPI_Finalize"),
+        (
+            "cmd=init pmi_version=1 pmi_subversion=1",
+            1,
+            "rank 1 on localhost ended before its part of the job",
+        ),
         ("GET / HTTP/1.1", 1, "rank 1 wrote no request to its launcher"),
     ] {
         let output = says(words);

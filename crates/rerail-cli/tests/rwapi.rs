@@ -158,6 +158,17 @@ fn the_death_of_a_node_is_reported_and_the_others_go_on() {
 }
 
 #[test]
+fn the_python_package_keeps_its_promises_over_the_real_library() {
+    let Some((_, provider)) = setup(&mpis()[0]) else { return };
+    let mut command = Command::new(checkout().join(".rerail/venv/bin/python"));
+    command.args(["-m", "unittest", "-q"]).current_dir(checkout().join("python/tests"));
+    with_python(&mut command, &provider);
+    let output = command.output().unwrap();
+    succeeds(&output);
+    assert!(text(&output.stderr).contains("Ran 33 tests"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn the_benchmark_checks_every_message() {
     let mpi = &mpis()[0];
     let Some((_, provider)) = setup(mpi) else { return };

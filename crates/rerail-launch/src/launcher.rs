@@ -376,7 +376,7 @@ impl Job {
         let host = &self.agents[n].host.name;
         let what = match how {
             Ended::Code(0) if finalized => return,
-            Ended::Code(0) => "ended without MPI_Finalize".to_owned(),
+            Ended::Code(0) => "ended before its part of the job (MPI_Finalize, rwapi_finalize)".to_owned(),
             Ended::Code(code) => format!("ended with exit code {code}"),
             Ended::Signal(signal) => format!("was killed by {}", signal_name(signal)),
         };
