@@ -145,10 +145,32 @@ impl Job {
 
     /// The same, waiting for room.
     ///
+    /// It receives nothing meanwhile: two nodes that send to each other without end, and receive only then, wait for ever. It suits
+    /// programs with fewer than 512 messages under way from a node to another.
+    ///
     /// # Errors
     /// As [`Job::send`], without [`Refused::Again`].
     pub fn send_when_possible(&self, to: usize, small: &Small) -> Result<(), Error> {
         self.when_possible(|| self.send(to, small))
+    }
+
+    /// Makes a call such as [`Job::write`] again until there is room for it, and sleeps in between. As [`Job::send_when_possible`], it receives
+    /// nothing meanwhile.
+    ///
+    /// ```no_run
+    /// # fn example(job: &rwapi::Job, block: &rwapi::Block, there: rwapi::Net) -> Result<(), rwapi::Error> {
+    /// let sid = job.when_possible(|| job.write(1, block.net(), there, 4096))?;
+    /// job.wait_sent(sid)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of the call, without [`Refused::Again`].
+    pub fn when_possible<T>(&self, mut call: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        self.retry(|| match call() {
+            Err(e) if e.is_again() => Ok(None),
+            done => done.map(Some),
+        })
     }
 
     /// Writes a range of a block of this process into a range of a block of `to`. Never blocks. Up to 8 KiB are copied in the call.
@@ -203,6 +225,14 @@ impl Job {
         Ok(true)
     }
 
+    /// Waits until a write is done.
+    ///
+    /// # Errors
+    /// As [`Job::is_sent`].
+    pub fn wait_sent(&self, sid: Sid) -> Result<(), Error> {
+        self.retry(|| Ok(self.is_sent(sid)?.then_some(())))
+    }
+
     /// The oldest small message that was not received, or the news that a node is gone (once for each, after its last message). Never blocks.
     ///
     /// # Errors
@@ -223,17 +253,22 @@ impl Job {
         Ok(found)
     }
 
-    /// Waits for the next small message.
+    /// The same, waiting for it: for programs that go on when a node is gone.
+    ///
+    /// # Errors
+    /// As [`Job::receive`].
+    pub fn next_received(&self) -> Result<Received, Error> {
+        self.retry(|| self.receive())
+    }
+
+    /// Waits for the next small message: for programs that end when a node is gone.
     ///
     /// # Errors
     /// [`Error::Gone`]: a node is gone. Else as [`Job::receive`].
     pub fn next_message(&self) -> Result<(usize, Small), Error> {
-        loop {
-            match self.receive()? {
-                Some(Received::Message(node, small)) => return Ok((node, small)),
-                Some(Received::Gone(node)) => return Err(Error::Gone(node)),
-                None => self.wait(None)?,
-            };
+        match self.next_received()? {
+            Received::Message(node, small) => Ok((node, small)),
+            Received::Gone(node) => Err(Error::Gone(node)),
         }
     }
 
@@ -295,12 +330,19 @@ impl Job {
         }
     }
 
-    fn when_possible(&self, mut f: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+    /// Calls `f` until it finds something, and sleeps in between until something changes.
+    ///
+    /// This is not [`Job::wait`], which returns at once while a message waits to be received, and shares its memory of what was seen with all
+    /// threads: a sender without room would burn a processor, or sleep through the change that another thread's wait has taken.
+    fn retry<T>(&self, mut f: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
         loop {
-            match f() {
-                Err(e) if e.is_again() => self.wait(None)?,
-                done => return done,
-            };
+            // read before the call, so that no change after it is slept through
+            let before = self.shared.changes()?;
+            if let Some(found) = f()? {
+                return Ok(found);
+            }
+            // bounded: room in the engine for a copy is no change of the node
+            self.shared.sleep_until(Some(LOOK_AGAIN), |node| node.changes() != before, |_| ())?;
         }
     }
 }
@@ -315,6 +357,12 @@ impl Shared {
     /// Before any lock is taken: a forked child may find them held for ever.
     fn check(&self) -> Result<(), Error> {
         if fork::generation() == self.generation { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// See [`Node::changes`].
+    fn changes(&self) -> Result<u64, Error> {
+        self.check()?;
+        Ok(self.node.lock().changes())
     }
 
     /// Gives `f` node and engine, and sends what it posts.
