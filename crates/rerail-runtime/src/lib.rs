@@ -712,9 +712,21 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::with`], and [`RuntimeError::Refused`] when the numbers of endpoints are used up.
     pub fn open_endpoint(&self, tx_cq: CqId, rx_cq: CqId) -> Result<EpId, RuntimeError> {
-        let ep = self.inspect(|e| e.open_endpoint(tx_cq, rx_cq))?.map_err(RuntimeError::Refused)?;
+        self.open_endpoint_by(|e| e.open_endpoint(tx_cq, rx_cq))
+    }
+
+    /// The same where something else opens the endpoint. One that is not counted ends without a goodbye: peers would wait for it, and then take
+    /// its process for dead.
+    ///
+    /// # Errors
+    /// As [`Runtime::open_endpoint`].
+    pub fn open_endpoint_by<T>(
+        &self,
+        open: impl FnOnce(&mut Engine) -> Result<T, PostError>,
+    ) -> Result<T, RuntimeError> {
+        let opened = self.inspect(open)?.map_err(RuntimeError::Refused)?;
         self.inner.endpoints.fetch_add(1, Ordering::Relaxed);
-        Ok(ep)
+        Ok(opened)
     }
 
     /// Closes an endpoint: blocks, making progress, until the peers have acknowledged what it sent, at most for the linger

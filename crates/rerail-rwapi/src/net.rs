@@ -16,6 +16,7 @@
 //! Source: RWAPI paper, section 2 ("network" addresses); the layout is our own.
 
 use std::collections::BTreeSet;
+use std::ops::Add;
 
 /// Bits of the part of an address that belongs to its node.
 const OWN_BITS: u32 = 48;
@@ -72,6 +73,16 @@ impl Net {
     }
 }
 
+/// So many bytes further in the same block.
+impl Add<u64> for Net {
+    type Output = Net;
+
+    /// It wraps: an address that a peer sent is any number, and one that names nothing is refused where it is used.
+    fn add(self, bytes: u64) -> Net {
+        Net(self.0.wrapping_add(bytes))
+    }
+}
+
 /// The names of a node's blocks.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
@@ -112,7 +123,7 @@ mod tests {
         for (node, bytes) in [(0, 1), (7, 1 << 20), (65_535, (1 << 20) + 1), (3, 1 << 36), (1, 1 << 43)] {
             let block = names.take(bytes).unwrap();
             let first = block.net(node);
-            let last = Net(first.0 + bytes - 1);
+            let last = first + (bytes - 1);
             for (net, offset) in [(first, 0), (last, bytes - 1)] {
                 assert_eq!((net.node(), net.block(), net.offset()), (node, block, offset));
             }

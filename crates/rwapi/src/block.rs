@@ -48,7 +48,7 @@ impl Block {
         Self { shared, ptr, bytes, net }
     }
 
-    /// The network address of its first byte. The address of byte `n` is `Net(block.net().0 + n)`.
+    /// The network address of its first byte. The address of byte `n` is `block.net() + n`.
     pub fn net(&self) -> Net {
         self.net
     }

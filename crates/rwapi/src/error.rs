@@ -12,8 +12,8 @@ pub enum Error {
     /// The target has no such block, or the range leaves it: no byte was touched.
     #[error("the target refused the write: it has no such block, or the range leaves the block")]
     TargetRefused,
-    /// The target is gone.
-    #[error("the node is gone")]
+    /// This node is gone: what [`crate::Job::next_message`] received.
+    #[error("node {0} is gone")]
     Gone(usize),
     /// No write had this identifier.
     #[error("no write had this identifier")]
@@ -64,6 +64,11 @@ impl Error {
     /// Whether the call may work a little later.
     pub fn is_again(&self) -> bool {
         *self == Error::Refused(Refused::Again)
+    }
+
+    /// Whether the cause is that a node is gone: that of the call, or the one that was received as gone.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Error::Refused(Refused::Gone) | Error::Gone(_))
     }
 }
 

@@ -60,7 +60,7 @@ impl Job {
         let options = rerail_runtime::read_options(lookup).map_err(start_error)?;
         let rails = rerail_kinds::attach_with_shm(&options).map_err(start_error)?;
         let runtime = Runtime::start(Setup { options, rails, log: None }).map_err(start_error)?;
-        let port = runtime.inspect(Port::open)?.map_err(start_error)?;
+        let port = runtime.open_endpoint_by(Port::open).map_err(start_error)?;
         let own = runtime.inspect(|e| e.address(port.endpoint()).to_bytes())?;
         let all = joined.exchange(&[VERSION, &own].concat()).map_err(start_error)?;
         let address = |bytes: &Vec<u8>| Address::parse(bytes.strip_prefix(VERSION)?).ok();
@@ -145,10 +145,32 @@ impl Job {
 
     /// The same, waiting for room.
     ///
+    /// It receives nothing meanwhile: two nodes that send to each other without end, and receive only then, wait for ever. It suits
+    /// programs with fewer than 512 messages under way from a node to another.
+    ///
     /// # Errors
     /// As [`Job::send`], without [`Refused::Again`].
     pub fn send_when_possible(&self, to: usize, small: &Small) -> Result<(), Error> {
         self.when_possible(|| self.send(to, small))
+    }
+
+    /// Makes a call such as [`Job::write`] again until there is room for it, and sleeps in between. As [`Job::send_when_possible`], it receives
+    /// nothing meanwhile.
+    ///
+    /// ```no_run
+    /// # fn example(job: &rwapi::Job, block: &rwapi::Block, there: rwapi::Net) -> Result<(), rwapi::Error> {
+    /// let sid = job.when_possible(|| job.write(1, block.net(), there, 4096))?;
+    /// job.wait_sent(sid)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of the call, without [`Refused::Again`].
+    pub fn when_possible<T>(&self, mut call: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        self.retry(|| match call() {
+            Err(e) if e.is_again() => Ok(None),
+            done => done.map(Some),
+        })
     }
 
     /// Writes a range of a block of this process into a range of a block of `to`. Never blocks. Up to 8 KiB are copied in the call.
@@ -203,6 +225,14 @@ impl Job {
         Ok(true)
     }
 
+    /// Waits until a write is done.
+    ///
+    /// # Errors
+    /// As [`Job::is_sent`].
+    pub fn wait_sent(&self, sid: Sid) -> Result<(), Error> {
+        self.retry(|| Ok(self.is_sent(sid)?.then_some(())))
+    }
+
     /// The oldest small message that was not received, or the news that a node is gone (once for each, after its last message). Never blocks.
     ///
     /// # Errors
@@ -223,17 +253,22 @@ impl Job {
         Ok(found)
     }
 
-    /// Waits for the next small message.
+    /// The same, waiting for it: for programs that go on when a node is gone.
+    ///
+    /// # Errors
+    /// As [`Job::receive`].
+    pub fn next_received(&self) -> Result<Received, Error> {
+        self.retry(|| self.receive())
+    }
+
+    /// Waits for the next small message: for programs that end when a node is gone.
     ///
     /// # Errors
     /// [`Error::Gone`]: a node is gone. Else as [`Job::receive`].
     pub fn next_message(&self) -> Result<(usize, Small), Error> {
-        loop {
-            match self.receive()? {
-                Some(Received::Message(node, small)) => return Ok((node, small)),
-                Some(Received::Gone(node)) => return Err(Error::Gone(node)),
-                None => self.wait(None)?,
-            };
+        match self.next_received()? {
+            Received::Message(node, small) => Ok((node, small)),
+            Received::Gone(node) => Err(Error::Gone(node)),
         }
     }
 
@@ -295,12 +330,19 @@ impl Job {
         }
     }
 
-    fn when_possible(&self, mut f: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+    /// Calls `f` until it finds something, and sleeps in between until something changes.
+    ///
+    /// This is not [`Job::wait`], which returns at once while a message waits to be received, and shares its memory of what was seen with all
+    /// threads: a sender without room would burn a processor, or sleep through the change that another thread's wait has taken.
+    fn retry<T>(&self, mut f: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
         loop {
-            match f() {
-                Err(e) if e.is_again() => self.wait(None)?,
-                done => return done,
-            };
+            // read before the call, so that no change after it is slept through
+            let before = self.shared.changes()?;
+            if let Some(found) = f()? {
+                return Ok(found);
+            }
+            // bounded: room in the engine for a copy is no change of the node
+            self.shared.sleep_until(Some(LOOK_AGAIN), |node| node.changes() != before, |_| ())?;
         }
     }
 }
@@ -315,6 +357,12 @@ impl Shared {
     /// Before any lock is taken: a forked child may find them held for ever.
     fn check(&self) -> Result<(), Error> {
         if fork::generation() == self.generation { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// See [`Node::changes`].
+    fn changes(&self) -> Result<u64, Error> {
+        self.check()?;
+        Ok(self.node.lock().changes())
     }
 
     /// Gives `f` node and engine, and sends what it posts.
@@ -383,5 +431,20 @@ fn warn_of_unknown_options() {
         for sentence in unknown_options(variables) {
             rerail_runtime::tell(&format!("rwapi: warning: {sentence}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rerail_runtime::RuntimeError;
+
+    /// Without it the other nodes saw a death in place of an end, and those that still closed waited three seconds for it.
+    #[test]
+    fn a_node_that_finalizes_says_goodbye() {
+        let job = Job::init().unwrap();
+        assert_eq!(job.shared.runtime.check_usable(), Ok(()));
+        job.finalize().unwrap();
+        assert_eq!(job.shared.runtime.check_usable(), Err(RuntimeError::Closed));
     }
 }

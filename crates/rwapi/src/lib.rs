@@ -16,13 +16,13 @@
 //! let (_, small) = job.next_message()?;
 //! let there = rwapi::Net(u64::from_le_bytes(small[..8].try_into().unwrap()));
 //! block.write_at(0, b"hello");
-//! let sid = job.write(next, block.net(), there, 5)?;
-//! while !job.is_sent(sid)? {
-//!     job.wait(None)?;
-//! }
+//! let sid = job.when_possible(|| job.write(next, block.net(), there, 5))?;
+//! job.wait_sent(sid)?;
 //! job.finalize()
 //! # }
 //! ```
+//!
+//! Whole programs are in `examples/`: `ring`, `heat`, `workqueue`.
 //!
 //! Programs start under `rerail launch`, `mpiexec` of MPICH and Intel MPI, Open MPI's `mpirun`, `srun --mpi=pmi2`, or alone. The same
 //! library has a C interface, `rwapi.h`; calls and semantics are in `docs/rwapi.md`.
@@ -46,4 +46,4 @@ mod job;
 pub use block::Block;
 pub use error::Error;
 pub use job::Job;
-pub use rerail_rwapi::{NODES_MAX, Net, Received, SMALL_BYTES, Sid, Small, WINDOW};
+pub use rerail_rwapi::{NODES_MAX, Net, Received, Refused, SMALL_BYTES, Sid, Small, WINDOW};
