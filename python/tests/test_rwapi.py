@@ -323,6 +323,8 @@ class Life(unittest.TestCase):
         self.assert_runs(
             "import rwapi, os, signal, threading\n"
             "rwapi.init()\n"
+            # in a job of a shell in the background it is ignored
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
             "try:\n"
             "    while True: rwapi.wait()\n"
