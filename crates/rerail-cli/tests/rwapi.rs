@@ -92,6 +92,27 @@ fn examples_are_right_on_several_nodes() {
     }
 }
 
+/// `cargo test --workspace` compiles examples before it runs tests.
+#[test]
+fn examples_in_rust_are_right_on_several_nodes() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let profile = Path::new(RERAIL).parent().unwrap();
+    for (nodes, example) in [("2", "ring"), ("3", "heat"), ("5", "workqueue")] {
+        let program = profile.join("examples").join(example);
+        if !program.is_file() {
+            skip(&format!("no {} (made by `cargo test --workspace`)", program.display()));
+            return;
+        }
+        let output = on_three_nodes(mpi, &provider, &["-n", nodes], &[&program], &[]);
+        let out = succeeds(&output);
+        assert!(
+            out.starts_with(&format!("{example}: {nodes} nodes")) && out.trim_end().ends_with("right"),
+            "{out}"
+        );
+    }
+}
+
 #[test]
 fn examples_are_right_while_rails_break_and_through_a_blackout() {
     let mpi = &mpis()[0];

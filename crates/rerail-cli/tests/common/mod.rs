@@ -88,7 +88,7 @@ pub fn setup(mpi: &Mpi) -> Option<(PathBuf, PathBuf)> {
 }
 
 /// Not by `eprintln!`, which the test harness hides when the test passes.
-fn skip(why: &str) {
+pub fn skip(why: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes());
 }
 
