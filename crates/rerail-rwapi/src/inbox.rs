@@ -6,7 +6,7 @@
 //!
 //! Invariant 7: a node has at most [`WINDOW`] messages here. Its own count keeps it below, and what exceeds it is refused.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Small messages of a node to another that the other's program has not taken. A sender that has so many waits.
 pub const WINDOW: u64 = 512;
@@ -32,6 +32,8 @@ struct Sender {
 pub struct Inbox {
     senders: Vec<Sender>,
     ready: VecDeque<(usize, Small)>,
+    /// Senders with held messages: looked at after each piece of progress, however many nodes there are.
+    holding: BTreeSet<usize>,
     /// Senders that are to be told what was taken.
     untold: Vec<usize>,
 }
@@ -39,7 +41,12 @@ pub struct Inbox {
 impl Inbox {
     /// An empty one.
     pub fn new(nodes: usize) -> Self {
-        Self { senders: vec![Sender::default(); nodes], ready: VecDeque::new(), untold: Vec::new() }
+        Self {
+            senders: vec![Sender::default(); nodes],
+            ready: VecDeque::new(),
+            holding: BTreeSet::new(),
+            untold: Vec::new(),
+        }
     }
 
     /// A message has arrived behind an operation. False: its sender has sent more than it may.
@@ -50,12 +57,13 @@ impl Inbox {
             return false;
         }
         sender.held.push_back((small, behind));
+        self.holding.insert(node);
         true
     }
 
     /// Nodes with messages that stand behind writes.
     pub fn holding(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.senders.len()).filter(|node| !self.senders[*node].held.is_empty())
+        self.holding.iter().copied()
     }
 
     /// What the oldest message of a node that stands behind writes waits for.
@@ -63,14 +71,20 @@ impl Inbox {
         self.senders[node].held.front().map(|(_, behind)| *behind)
     }
 
-    /// Lets the messages of a node pass whose operations are in place.
-    pub fn pass(&mut self, node: usize, in_place: impl Fn(u64) -> bool) {
+    /// Lets the messages of a node pass whose operations are in place. How many.
+    pub fn pass(&mut self, node: usize, in_place: impl Fn(u64) -> bool) -> usize {
         let sender = &mut self.senders[node];
+        let mut passed = 0;
         while let Some((small, _)) = sender.held.front().filter(|(_, behind)| in_place(*behind)).copied() {
             sender.held.pop_front();
             sender.ready += 1;
             self.ready.push_back((node, small));
+            passed += 1;
         }
+        if sender.held.is_empty() {
+            self.holding.remove(&node);
+        }
+        passed
     }
 
     /// The oldest message.
@@ -111,6 +125,7 @@ impl Inbox {
     /// A node is gone: what stands behind its writes never passes.
     pub fn drop_held(&mut self, node: usize) {
         self.senders[node].held.clear();
+        self.holding.remove(&node);
     }
 }
 

@@ -631,8 +631,8 @@ impl Node {
     fn let_pass(&mut self, engine: &Engine, node: usize) {
         let peer = self.peers[node].name.peer;
         let overtakes = self.overtakes;
-        self.inbox.pass(node, |behind| overtakes || !engine.awaits_write(peer, behind));
-        self.changes += u64::from(self.inbox.has_message());
+        let passed = self.inbox.pass(node, |behind| overtakes || !engine.awaits_write(peer, behind));
+        self.changes += passed as u64;
     }
 
     fn written(&mut self, engine: &mut Engine, c: &Completion, now: Time) {

@@ -267,6 +267,11 @@ pub fn run_seeds(
     o: &RunOptions,
     each: impl Fn(Result<Report, Failure>) + Sync,
 ) {
+    each_seed(from, to, threads, |seed| each(run_seed(seed, o)));
+}
+
+/// Calls `run` with each of the seeds `from..to`, on `threads` threads, in any order.
+pub(crate) fn each_seed(from: u64, to: u64, threads: usize, run: impl Fn(u64) + Sync) {
     let next = AtomicU64::new(from);
     std::thread::scope(|s| {
         for _ in 0..threads.max(1) {
@@ -276,7 +281,7 @@ pub fn run_seeds(
                     if seed >= to {
                         break;
                     }
-                    each(run_seed(seed, o));
+                    run(seed);
                 }
             });
         }

@@ -20,7 +20,6 @@ use program::Program;
 use reference::{Fate, Reference};
 use rerail_rwapi::{Node, Port};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Virtual time after which programs end in any case.
 const ACTIVE_NS_MAX: u64 = 10 * SEC;
@@ -145,20 +144,7 @@ pub fn run_seed(seed: u64, trace: bool, plant: Option<Plant>) -> Result<Report, 
 
 /// Runs seeds `from..to` on `threads` threads; calls `each` with every result, in any order.
 pub fn run_seeds(from: u64, to: u64, threads: usize, each: impl Fn(Result<Report, String>) + Sync) {
-    let next = AtomicU64::new(from);
-    std::thread::scope(|s| {
-        for _ in 0..threads.max(1) {
-            s.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= to {
-                        break;
-                    }
-                    each(run_seed(seed, false, None));
-                }
-            });
-        }
-    });
+    crate::run::each_seed(from, to, threads, |seed| each(run_seed(seed, false, None)));
 }
 
 struct Job {
