@@ -8,6 +8,7 @@ use crate::mpi::Mpi;
 use crate::programs;
 use crate::workspace::{has_program, is_root, output, run as run_command, state_dir};
 use anyhow::{Context, Result, bail};
+use std::path::Path;
 use std::process::Command;
 
 /// A tool, and the Debian package that has it.
@@ -25,6 +26,10 @@ const TOOLS: &[(&str, &str)] = &[
 /// Open MPI 4 with libfabric 1.17.
 const OPEN_MPI_4: &[(&str, &str)] =
     &[("mpiexec.openmpi", "openmpi-bin"), ("mpicc.openmpi", "libopenmpi-dev")];
+
+/// A scheduler, and what lets Intel MPI speak to it.
+const SLURM: &[(&str, &str)] = &[("slurmctld", "slurm-wlm"), ("mungekey", "munge")];
+const SLURM_PMI: (&str, &str) = ("/usr/lib/x86_64-linux-gnu/libpmi2.so.0", "libpmi2-0");
 
 /// Installs what is missing.
 pub fn run() -> Result<()> {
@@ -54,8 +59,9 @@ fn install_tools() -> Result<()> {
 
 /// What is not to be had everywhere: tests that need it are skipped where it is missing.
 fn install_extras() {
-    let mut packages: Vec<&str> =
-        OPEN_MPI_4.iter().filter(|(tool, _)| !has_program(tool)).map(|&(_, package)| package).collect();
+    let tools = OPEN_MPI_4.iter().chain(SLURM);
+    let mut packages: Vec<&str> = tools.filter(|(tool, _)| !has_program(tool)).map(|t| t.1).collect();
+    packages.extend((!Path::new(SLURM_PMI.0).exists()).then_some(SLURM_PMI.1));
     // for the C programs that try the provider call by call
     packages.extend((!programs::has_fabric_headers()).then_some("libfabric-dev"));
     // one by one, so that one that is not to be had takes none with it
