@@ -237,6 +237,20 @@ fn the_benchmark_runs_the_same_tests_over_an_mpi() {
     assert!(all.iter().all(|(_, _, us)| *us > 0.0), "{out}");
 }
 
+/// The second did not: node 0 remembered that the first was over.
+#[test]
+fn measurements_with_cuts_end_when_their_first_messages_take_all_the_time() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let program = programs(&provider).join("figures");
+    let mut command = lab(mpi.option, &["--nodes", "2", "--rails", "2", "-n", "2", "--provider"]);
+    command.arg(&provider).arg("--mpi-prefix").arg(&mpi.prefix).args(["--", "timeout", "60"]).arg(&program);
+    let all = figures(&succeeds(
+        &command.args(["--cuts", "1", "--ms", "0.05", "--test", "put", "--size", "4,64"]).output().unwrap(),
+    ));
+    assert_eq!(all.len(), 2);
+}
+
 #[test]
 fn rerail_bench_measures_rwapi_beside_the_mpi_and_through_cuts() {
     let mpi = &mpis()[0];

@@ -251,7 +251,8 @@ static void announce(const char *suffix) {
     close(file);
 }
 
-static int is_done(const char *suffix) {
+/* Whether the file is there. */
+static int exists(const char *suffix) {
     char path[512];
     phase_path(path, sizeof path, suffix);
     return access(path, F_OK) == 0;
@@ -259,12 +260,11 @@ static int is_done(const char *suffix) {
 
 /* Whether node 0 has measured enough. With cuts, also whether the lab has done what it had to do meanwhile. */
 static int enough(double ms, int cuts) {
-    static int asked;
-    if (run.us < ms * 1e3) return asked = 0;
+    if (run.us < ms * 1e3) return 0;
     if (!cuts) return 1;
-    if (!asked) announce("-end");
-    asked = 1;
-    return is_done("-end.done");
+    /* a state kept here would outlive the measurement: a first chunk may already take longer than all of it */
+    if (!exists("-end")) announce("-end");
+    return exists("-end.done");
 }
 
 /* Node 0 decides how many messages follow, and the other node learns it: a chunk takes about a tenth of the time. */
@@ -282,7 +282,7 @@ static void lead(int t, double ms, int cuts) {
     forget_figures();
     if (cuts) {
         announce("");
-        while (!is_done(".done")) usleep(1000);
+        while (!exists(".done")) usleep(1000);
     }
     long long begin = unix_ns();
     do {
