@@ -46,6 +46,9 @@ enum Command {
     ///
     /// The transports take turns, so that other load of the machine meets all of them. The results are medians, their spread and
     /// ratios. Needs the MPI's compiler. The exit code is 1 when a turn failed, 2 for bad input.
+    ///
+    /// With --rwapi RWAPI takes its turns too, in the benchmarks of its paper, and so do RWAPI and the MPI over Rerail while rails are cut:
+    /// rerail bench --rwapi --lab mpich. Needs a C compiler (`cc`, or the variable CC) and librwapi.so.
     Bench(Box<bench::BenchArgs>),
     /// Nodes and rails on this machine, to run programs on and to cut
     #[command(subcommand)]

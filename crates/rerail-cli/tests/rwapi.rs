@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+/// The program of `rerail bench --rwapi`.
+const FIGURES: &str = "crates/rerail-cli/src/bench/rwapi/figures";
+
 fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -29,7 +32,7 @@ fn programs(provider: &Path) -> PathBuf {
         let prefix = prefix(provider);
         for source in ["examples/rwapi/c/ring", "examples/rwapi/c/heat", "examples/rwapi/c/workqueue"]
             .iter()
-            .chain(&["tests/rwapi/sleeper", "tests/rwapi/wrong", "tests/rwapi/figures"])
+            .chain(&["tests/rwapi/sleeper", "tests/rwapi/wrong", FIGURES])
         {
             let source = checkout().join(source).with_extension("c");
             let mut gcc = Command::new("gcc");
@@ -189,6 +192,17 @@ fn the_python_package_keeps_its_promises_over_the_real_library() {
     assert!(text(&output.stderr).contains("Ran 33 tests"), "{}", text(&output.stderr));
 }
 
+/// Every line of the benchmark's program: its test, its size and its figure.
+fn figures(out: &str) -> Vec<(String, String, f64)> {
+    let words = out.lines().filter_map(|line| line.strip_prefix("bench ")).map(|line| line.split(' '));
+    words
+        .map(|mut words| {
+            let mut next = || words.next().unwrap().to_string();
+            (next(), next(), next().parse().unwrap())
+        })
+        .collect()
+}
+
 #[test]
 fn the_benchmark_checks_every_message() {
     let mpi = &mpis()[0];
@@ -202,5 +216,84 @@ fn the_benchmark_checks_every_message() {
         &["--ms", "20", "--size", "16,9000,65536", "--sleep", "1"],
     );
     let out = succeeds(&output);
-    assert_eq!(out.lines().count(), 9, "{out}");
+    let all = figures(&out);
+    assert_eq!(all.len(), 4 * 3, "{out}");
+    assert!(all.iter().all(|(_, _, us)| *us > 0.0), "{out}");
+}
+
+#[test]
+fn the_benchmark_runs_the_same_tests_over_an_mpi() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let program = programs(&provider).join("figures-mpi");
+    let mut mpicc = Command::new(mpi.prefix.join("bin/mpicc"));
+    mpicc.args(["-DOVER_MPI", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    succeeds(&mpicc.arg(checkout().join(FIGURES).with_extension("c")).output().unwrap());
+    let mut command = lab(mpi.option, &["--nodes", "2", "--rails", "2", "-n", "2", "--provider"]);
+    command.arg(&provider).arg("--mpi-prefix").arg(&mpi.prefix).arg("--").arg(&program);
+    let out = succeeds(&command.args(["--ms", "20", "--size", "1,9000,65536"]).output().unwrap());
+    let all = figures(&out);
+    assert_eq!(all.len(), 4 * 3, "{out}");
+    assert!(all.iter().all(|(_, _, us)| *us > 0.0), "{out}");
+}
+
+/// The second did not: node 0 remembered that the first was over.
+#[test]
+fn measurements_with_cuts_end_when_their_first_messages_take_all_the_time() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let program = programs(&provider).join("figures");
+    let mut command = lab(mpi.option, &["--nodes", "2", "--rails", "2", "-n", "2", "--provider"]);
+    command.arg(&provider).arg("--mpi-prefix").arg(&mpi.prefix).args(["--", "timeout", "60"]).arg(&program);
+    let all = figures(&succeeds(
+        &command.args(["--cuts", "1", "--ms", "0.05", "--test", "put", "--size", "4,64"]).output().unwrap(),
+    ));
+    assert_eq!(all.len(), 2);
+}
+
+#[test]
+fn rerail_bench_measures_rwapi_beside_the_mpi_and_through_cuts() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let dir = mpi.temporary("bench-rwapi");
+    let json = dir.join("figures.json");
+    let mut command = Command::new(RERAIL);
+    command.args(["bench", "--rwapi", "--lab", mpi.option, "--mpi-prefix"]).arg(&mpi.prefix);
+    command.arg("--provider").arg(&provider).arg("--rwapi-prefix").arg(prefix(&provider));
+    command.args([
+        "--rounds",
+        "1",
+        "--ms",
+        "20",
+        "--size",
+        "4,64K",
+        "--test",
+        "one-way,put",
+        "--patience",
+        "60",
+    ]);
+    command.args(["--peer", "own,tcp,cut", "--dir"]).arg(&dir).arg("--json").arg(&json);
+    let out = succeeds(&command.arg("--svg").arg(&dir).output().unwrap());
+    let contenders = ["rwapi", "rerail", "own", "tcp", "rwapi+cut", "rerail+cut"];
+    let all: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(all["contenders"], serde_json::json!(contenders));
+    assert_eq!(all["failures"], serde_json::json!([]));
+    let mut seen = Vec::new();
+    for figure in all["figures"].as_array().unwrap() {
+        let is_cut = figure["contender"].as_str().unwrap().ends_with("+cut");
+        for key in ["median", "mb_per_s"] {
+            assert!(figure[key].as_f64().unwrap() > 0.0, "{key}: {figure}");
+        }
+        assert!(figure["standstill_ms"][0].as_f64().unwrap() > 0.0, "{figure}");
+        assert_eq!(figure["cuts"], serde_json::json!([if is_cut { 2 } else { 0 }]), "{figure}");
+        assert_eq!(figure["rwapi_ratio"].is_null(), figure["contender"] == "rwapi", "{figure}");
+        seen.push(format!("{} {} {}", figure["test"], figure["bytes"], figure["contender"]));
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 2 * 2 * contenders.len(), "{seen:?}");
+    assert!(!out.contains('–') && out.contains("Longest time without a message"), "{out}");
+    for picture in ["one-way.svg", "one-way-throughput.svg", "put.svg", "put-throughput.svg"] {
+        assert!(dir.join(picture).is_file(), "{picture}");
+    }
 }

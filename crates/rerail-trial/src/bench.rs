@@ -123,6 +123,16 @@ const SETS: &[Set] = &[
         more: &["--patience", "90"],
         ..PLAIN
     },
+    // RWAPI's paper, section 4, and through cuts
+    Set {
+        name: "rwapi",
+        rails: "unshaped,unshaped",
+        tests: "all",
+        sizes: "",
+        peers: "own,best,cut",
+        more: &["--rwapi"],
+        ..PLAIN
+    },
     // Every link of both leaves is dark for a second, one after the other, behind ports that stay up: what its routes stand still.
     Set {
         name: "routes",

@@ -37,11 +37,16 @@ pub struct Contender {
     way: Way,
     /// Variables for it.
     env: Vec<(String, String)>,
+    /// Whether rails are cut while its figures are measured.
+    cut: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
+    /// The MPI over Rerail.
     Rerail,
+    /// RWAPI, without the MPI but for its launcher.
+    Rwapi,
     /// What the MPI chooses by itself.
     Own,
     /// This provider of the MPI's own libfabric.
@@ -57,6 +62,35 @@ impl Contender {
     pub fn argument(&self, test: &Test) -> Option<String> {
         if self.way == Way::Sockets { test.sockets_argument() } else { Some(test.argument()) }
     }
+
+    /// Whether it is RWAPI, and no MPI.
+    pub fn is_rwapi(&self) -> bool {
+        self.way == Way::Rwapi
+    }
+
+    /// Whether rails are cut while its figures are measured.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+}
+
+/// What a contender runs in its turns.
+pub struct Turn {
+    /// The contender.
+    pub contender: Contender,
+    /// The program and its arguments.
+    pub words: Vec<OsString>,
+    /// What happens to the rails of the lab meanwhile.
+    pub faults: Option<Faults>,
+}
+
+/// What happens to the rails of a lab.
+#[derive(Clone)]
+pub struct Faults {
+    /// As for `rerail lab run --schedule`.
+    pub schedule: String,
+    /// Whether its clock starts when the program says so.
+    pub on_start: bool,
 }
 
 /// Rerail, and the peers of these names that this MPI has. `inside`: what goes over a provider between nodes shall go over it inside a
@@ -64,7 +98,7 @@ impl Contender {
 pub fn chosen(names: &[String], family: Family, inside: bool) -> Result<Vec<Contender>, LabError> {
     let told =
         |settings: &[(&str, &str)]| settings.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
-    let contender = |name: &str, way, env| Contender { name: name.into(), way, env };
+    let contender = |name: &str, way, env| Contender { name: name.into(), way, env, cut: false };
     let mut all = vec![contender("rerail", Way::Rerail, Vec::new())];
     let usual = ["own".to_string(), "tcp".to_string()];
     for name in if names.is_empty() { &usual[..] } else { names } {
@@ -110,6 +144,9 @@ pub fn chosen(names: &[String], family: Family, inside: bool) -> Result<Vec<Cont
                     let variable = setting(option, value).map_err(LabError::Input)?;
                     contender(name, Way::Rerail, told(&[(&variable, value)]))
                 }
+                None if name == CUT => {
+                    return Err(LabError::Input(format!("the peer `{CUT}` is one of --rwapi: add that")));
+                }
                 None => {
                     return Err(LabError::Input(format!(
                         "there is no peer `{name}`: choose from own, tcp, shm, verbs, ucx, ob1, sockets, rerail:OPTION=VALUE and none"
@@ -121,6 +158,51 @@ pub fn chosen(names: &[String], family: Family, inside: bool) -> Result<Vec<Cont
     if let Some((name, value)) = inside_nodes(family).filter(|_| inside) {
         for c in all.iter_mut().filter(|c| matches!(c.way, Way::Rerail | Way::Fabric(_))) {
             c.env.push((name.into(), value.into()));
+        }
+    }
+    Ok(all)
+}
+
+/// The peer that stands for RWAPI and the MPI over Rerail while rails are cut.
+const CUT: &str = "cut";
+
+/// RWAPI, the MPI over Rerail, and the peers of these names; `cuttable` says why rails cannot be cut, if they cannot.
+pub fn chosen_of_rwapi(
+    names: &[String],
+    family: Family,
+    cuttable: Result<(), &str>,
+) -> Result<Vec<Contender>, LabError> {
+    let cut = match (names, cuttable) {
+        ([], Ok(())) => true,
+        ([], Err(why)) => {
+            eprintln!("rerail bench: {why}, so nothing is measured with cuts");
+            false
+        }
+        (names, cuttable) => {
+            let asked = names.iter().any(|name| name == CUT);
+            if let Err(why) = cuttable
+                && asked
+            {
+                return Err(LabError::Input(format!("{why}: leave `{CUT}` out of --peer")));
+            }
+            asked
+        }
+    };
+    if names.iter().any(|name| name == "sockets") {
+        return Err(LabError::Input(
+            "--rwapi has no tests of plain sockets: leave `sockets` out of --peer".into(),
+        ));
+    }
+    let mut others: Vec<String> = names.iter().filter(|name| *name != CUT).cloned().collect();
+    if others.is_empty() && !names.is_empty() {
+        others.push("none".into());
+    }
+    let mut all = chosen(&others, family, false)?;
+    all.insert(0, Contender { name: "rwapi".into(), way: Way::Rwapi, env: Vec::new(), cut: false });
+    if cut {
+        for i in [0, 1] {
+            let name = format!("{}+{CUT}", all[i].name);
+            all.push(Contender { name, cut: true, ..all[i].clone() });
         }
     }
     Ok(all)
@@ -155,8 +237,8 @@ pub enum Place {
         shape: Vec<OsString>,
         /// The same for the reader.
         text: String,
-        /// Whether anything happens to the rails.
-        breaks: bool,
+        /// The provider, where one is named.
+        provider: Option<PathBuf>,
     },
     /// Wherever the user's launcher starts it.
     Nodes {
@@ -166,17 +248,20 @@ pub enum Place {
         at: usize,
         /// The MPI.
         installation: Installation,
+        /// The provider, where one is named.
+        provider: Option<PathBuf>,
     },
 }
 
 impl Place {
-    /// From the options; with `breaks` the rails break while the program runs.
-    pub fn of(args: &BenchArgs, breaks: bool) -> Result<Place, LabError> {
+    /// From the options.
+    pub fn of(args: &BenchArgs) -> Result<Place, LabError> {
+        let provider = args.provider.clone();
         let Some(name) = &args.lab else {
             let (at, installation) = find_launcher(&args.launcher)?.ok_or_else(|| {
                 LabError::Input("give the launcher of an MPI behind `--`, such as `-- mpiexec -n 2 -hosts a,b`, or measure in a lab by --lab mpich".into())
             })?;
-            return Ok(Place::Nodes { command: args.launcher.clone(), at, installation });
+            return Ok(Place::Nodes { command: args.launcher.clone(), at, installation, provider });
         };
         let wanted = match name.as_str() {
             "mpich" => Wanted::Mpich,
@@ -209,10 +294,6 @@ impl Place {
         if let Some(congctl) = &args.congctl {
             words.extend(["--congctl".into(), congctl.clone()]);
         }
-        let schedule = schedule(args, breaks)?;
-        if let Some(text) = &schedule {
-            words.extend(["--schedule".into(), text.clone(), "--schedule-on-start".into()]);
-        }
         let rails = if args.rails.is_empty() { "unshaped, unshaped".into() } else { args.rails.join(", ") };
         let congctl = args.congctl.as_ref().map_or(String::new(), |name| format!(", {name}"));
         let adapters =
@@ -223,7 +304,7 @@ impl Place {
             args.ranks, args.nodes
         );
         let shape = words.into_iter().map(OsString::from).collect();
-        Ok(Place::Lab { mpi: name.clone(), installation, shape, text, breaks })
+        Ok(Place::Lab { mpi: name.clone(), installation, shape, text, provider })
     }
 
     fn installation(&self) -> &Installation {
@@ -272,26 +353,26 @@ impl Place {
     }
 
     /// The command for one turn. Where rails break, the lab reports to `events` when it broke them.
-    pub fn command(
-        &self,
-        contender: &Contender,
-        program: &[OsString],
-        events: &Path,
-    ) -> Result<Command, LabError> {
+    pub fn command(&self, turn: &Turn, events: &Path) -> Result<Command, LabError> {
         let rerail = env::current_exe()
             .map_err(|why| LabError::Input(format!("the command rerail does not find itself: {why}")))?;
+        let contender = &turn.contender;
         let mut command = Command::new(rerail);
         match self {
-            Place::Lab { mpi, installation, shape, breaks, .. } => {
+            Place::Lab { mpi, installation, shape, provider, .. } => {
                 command
                     .args(["lab", "run", "--quiet", "--mpi", mpi, "--mpi-prefix"])
                     .arg(&installation.prefix)
                     .args(shape);
-                if *breaks {
-                    command.arg("--events").arg(events);
+                if let Some(faults) = &turn.faults {
+                    command.arg("--events").arg(events).arg("--schedule").arg(&faults.schedule);
+                    command.args(faults.on_start.then_some("--schedule-on-start"));
                 }
                 match contender.way {
-                    Way::Rerail => {}
+                    Way::Rerail | Way::Rwapi => {
+                        command
+                            .args(provider.iter().flat_map(|path| ["--provider".as_ref(), path.as_os_str()]));
+                    }
                     Way::Own | Way::Told | Way::Sockets => {
                         command.arg("--no-provider");
                     }
@@ -302,9 +383,9 @@ impl Place {
                 for (name, value) in &contender.env {
                     command.arg("--env").arg(format!("{name}={value}"));
                 }
-                command.arg("--").args(program);
+                command.arg("--").args(&turn.words);
             }
-            Place::Nodes { command: launcher, at, installation } => {
+            Place::Nodes { command: launcher, at, installation, provider } => {
                 let mut words = launcher.clone();
                 let mut settings = contender.env.clone();
                 if let Way::Fabric(provider) = contender.way {
@@ -321,9 +402,11 @@ impl Place {
                         others.flat_map(|(name, _)| ["-x".to_string(), name.clone()]).collect();
                     insert(&mut words, *at, &added);
                 }
-                words.extend(program.iter().cloned());
+                words.extend(turn.words.iter().cloned());
                 if contender.way == Way::Rerail {
-                    command.args(["run", "--quiet", "--"]).args(&words);
+                    command.args(["run", "--quiet"]);
+                    command.args(provider.iter().flat_map(|path| ["--provider".as_ref(), path.as_os_str()]));
+                    command.arg("--").args(&words);
                 } else {
                     command = Command::new(&words[0]);
                     command.args(&words[1..]);
@@ -333,10 +416,21 @@ impl Place {
         }
         Ok(command)
     }
+
+    /// The number of rails that can be cut, or why none can.
+    pub fn rails_to_cut(&self, args: &BenchArgs) -> Result<usize, &'static str> {
+        match self {
+            Place::Nodes { .. } => Err("only the rails of a lab are cut"),
+            Place::Lab { .. } if args.rails.len() == 1 => {
+                Err("with one rail nothing takes over from a rail that is cut")
+            }
+            Place::Lab { .. } => Ok(if args.rails.is_empty() { 2 } else { args.rails.len() }),
+        }
+    }
 }
 
 /// What is to happen to the rails of the lab, if the lab will understand it.
-fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<String>, LabError> {
+pub fn schedule(args: &BenchArgs, breaks: bool) -> Result<Option<String>, LabError> {
     if !breaks {
         return match args.schedule {
             None => Ok(None),
@@ -393,6 +487,24 @@ mod tests {
         let list: Vec<String> = list.iter().map(|n| n.to_string()).collect();
         let all = chosen(&list, family, false).map_err(|e| e.to_string())?;
         Ok(all.into_iter().map(|c| c.name).collect())
+    }
+
+    #[test]
+    fn rwapi_comes_first_and_cuts_come_last() {
+        let chosen = |list: &[&str], cuttable| {
+            let list: Vec<String> = list.iter().map(|n| n.to_string()).collect();
+            let all = chosen_of_rwapi(&list, Family::Mpich, cuttable).map_err(|e| e.to_string())?;
+            let name = |c: Contender| format!("{}{}", c.name, if c.is_rwapi() { " *" } else { "" });
+            Ok::<_, String>(all.into_iter().map(name).collect::<Vec<_>>())
+        };
+        let usual = ["rwapi *", "rerail", "own", "tcp", "rwapi+cut *", "rerail+cut"];
+        assert_eq!(chosen(&[], Ok(())).unwrap(), usual);
+        assert_eq!(chosen(&[], Err("one rail")).unwrap(), usual[..4]);
+        assert_eq!(chosen(&["cut"], Ok(())).unwrap(), ["rwapi *", "rerail", "rwapi+cut *", "rerail+cut"]);
+        assert_eq!(chosen(&["tcp"], Ok(())).unwrap(), ["rwapi *", "rerail", "tcp"]);
+        assert!(chosen(&["cut"], Err("one rail")).unwrap_err().contains("one rail: leave `cut`"));
+        assert!(chosen(&["sockets"], Ok(())).unwrap_err().contains("sockets"));
+        assert!(names(&["cut"], Family::Mpich).unwrap_err().contains("--rwapi"));
     }
 
     #[test]

@@ -1,39 +1,52 @@
 //! `rerail bench`: how fast an MPI is over Rerail, and over what it would use without it, in one run.
 //!
 //! Machines are noisy and differ from day to day, so nothing is measured alone: contenders take turns (A B C A B C …), and what counts is
-//! the ratio. The program that measures is compiled with the MPI's own compiler and run by its own launcher.
+//! the ratio. The program that measures is compiled with the MPI's own compiler and run by its own launcher. With `--rwapi` RWAPI takes its
+//! turns too, and so do both over rails that are cut (O. Ben Fredj and E. Renault, section 4).
 
 mod band;
 mod contender;
+mod cuts;
 mod figures;
 mod plot;
 mod program;
 mod report;
+mod rwapi;
+mod span;
 mod test;
 mod timeline;
 
 use clap::Args;
-use contender::Place;
-use figures::Figures;
+use contender::{Faults, Place, Turn};
+use figures::{Figures, View};
 use rerail_lab::LabError;
 use rerail_lab::fabric::FabricPlan;
 use rerail_lab::rdma::Rdma;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use test::Test;
 
 /// Options of `rerail bench`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// What to measure: latency, bandwidth, bidirectional, rate, overlap, barrier, bcast, allreduce, alltoall; or `all` of these; or failover
-    #[arg(long = "test", value_name = "TEST", value_delimiter = ',', default_values = ["latency", "bandwidth", "bidirectional", "rate"])]
+    /// What to measure: latency, bandwidth, bidirectional, rate, overlap, barrier, bcast, allreduce, alltoall; or `all` of these; or
+    /// failover [default: latency, bandwidth, bidirectional, rate]. With --rwapi: one-way, round-trip, both-ways, put [default: all]
+    #[arg(long = "test", value_name = "TEST", value_delimiter = ',')]
     tests: Vec<String>,
+    /// Measure RWAPI beside the MPI over Rerail and over the MPI's own transports, between two nodes
+    #[arg(long, conflicts_with_all = ["schedule", "stream_s", "interface", "rdma", "ranks", "nodes", "inside_nodes"])]
+    rwapi: bool,
+    /// Where RWAPI is: its include and lib [default: `rwapi` beside this executable or its prefix, then target/release/rwapi]
+    #[arg(long, value_name = "DIR", requires = "rwapi")]
+    rwapi_prefix: Option<PathBuf>,
     /// Sizes of messages, in bytes or with K or M [default: each test's own]
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<usize>,
     /// What Rerail is compared with: own (what the MPI chooses by itself), tcp (libfabric's), shm (libfabric's, inside
     /// one node), verbs (libfabric's, over one RDMA adapter), ucx, ob1 (Open MPI), sockets (plain UDP and TCP, without any
-    /// MPI), rerail:OPTION=VALUE (Rerail with that setting, such as rerail:bulk=udp), none [default: own and tcp]
+    /// MPI), rerail:OPTION=VALUE (Rerail with that setting, such as rerail:bulk=udp), none [default: own and tcp]. With --rwapi
+    /// also cut: RWAPI and the MPI over Rerail while each rail of the lab in turn is dark for 300 ms [default: own, tcp and cut]
     #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
     peers: Vec<String>,
     /// What happens to the rails in the test failover, as for `rerail lab run --schedule`, from the beginning of its stream on [default: one
@@ -46,7 +59,7 @@ pub struct BenchArgs {
     /// Turns of each contender
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Time for each figure of a turn, in ms
+    /// Time for each figure of a turn, in ms; with cuts it is as long as these take, if that is longer
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     ms: u32,
     /// The interface that `sockets` uses, on every node [default: rail0, that of the lab]
@@ -86,6 +99,9 @@ pub struct BenchArgs {
     /// Congestion control of connections in the lab [default: the machine's]
     #[arg(long, value_name = "NAME", requires = "lab")]
     congctl: Option<String>,
+    /// The provider librerail-fi.so [default: as for `rerail run`]
+    #[arg(long, value_name = "PATH")]
+    provider: Option<PathBuf>,
     /// Ranks in the lab, an even number
     #[arg(short = 'n', value_name = "RANKS", default_value_t = 2, requires = "lab")]
     ranks: u32,
@@ -112,13 +128,24 @@ pub fn run(args: &BenchArgs) -> i32 {
     }
 }
 
-fn measure(args: &BenchArgs) -> Result<bool, LabError> {
+/// What is measured, where, and by which turns.
+struct Plan {
+    tests: Vec<Test>,
+    place: Place,
+    turns: Vec<Turn>,
+    /// How many cuts belong into each figure of a contender with cuts.
+    cuts: usize,
+}
+
+/// An MPI, by itself.
+fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
     let tests = test::chosen(&args.tests, &args.sizes)?;
     let breaks = tests.iter().any(|t| t.kind == test::Kind::Failover);
-    let place = Place::of(args, breaks)?;
+    let place = Place::of(args)?;
+    let schedule = if args.lab.is_some() { contender::schedule(args, breaks)? } else { None };
+    let faults = schedule.map(|schedule| Faults { schedule, on_start: true });
     let contenders = contender::chosen(&args.peers, place.family(), args.inside_nodes)?;
     let program = program::build(&place.compiler(args.mpicc.as_deref())?, &args.dir)?;
-    let program_dir = program.parent().unwrap_or(&args.dir).to_path_buf();
     let start: Vec<OsString> = vec![
         program.into_os_string(),
         "--ms".into(),
@@ -128,42 +155,81 @@ fn measure(args: &BenchArgs) -> Result<bool, LabError> {
         "--interface".into(),
         args.interface.clone().into(),
     ];
+    let turn = |contender: contender::Contender| {
+        let asked = tests.iter().filter_map(|test| contender.argument(test).map(OsString::from));
+        Turn { words: start.iter().cloned().chain(asked).collect(), contender, faults: faults.clone() }
+    };
+    let turns = contenders.into_iter().map(turn).collect();
+    Ok(Plan { tests, place, turns, cuts: 0 })
+}
 
+/// RWAPI beside an MPI.
+fn plan_of_rwapi(args: &BenchArgs) -> Result<Plan, LabError> {
+    let tests = test::chosen_of_rwapi(&args.tests, &args.sizes)?;
+    let place = Place::of(args)?;
+    let rails = place.rails_to_cut(args);
+    let contenders = contender::chosen_of_rwapi(&args.peers, place.family(), rails.map(|_| ()))?;
+    let prefix = rwapi::prefix(args.rwapi_prefix.as_deref())?;
+    let programs = rwapi::build(&place.compiler(args.mpicc.as_deref())?, &prefix, &args.dir)?;
+    let cuts = rails.unwrap_or(0);
+    let turn = |contender: contender::Contender| {
+        let ms = if contender.is_cut() { cuts::length_ms(cuts, args.ms) } else { args.ms };
+        let words = programs.words(contender.is_rwapi(), &tests, ms, contender.is_cut());
+        let faults =
+            contender.is_cut().then(|| Faults { schedule: cuts::schedule(&tests, cuts), on_start: false });
+        Turn { words, contender, faults }
+    };
+    let turns = contenders.into_iter().map(turn).collect();
+    Ok(Plan { tests, place, turns, cuts })
+}
+
+fn measure(args: &BenchArgs) -> Result<bool, LabError> {
+    let plan = if args.rwapi { plan_of_rwapi(args)? } else { plan(args)? };
+    let names = plan.turns.iter().map(|turn| turn.contender.name.clone()).collect();
+    let mut figures = Figures::new(&plan.place.describe(), names);
+    for (i, _) in plan.turns.iter().enumerate().filter(|(_, turn)| turn.contender.is_cut()) {
+        figures.expect_cuts(i, plan.cuts);
+    }
     // the program is there, so the directory is
-    let events = program_dir.join("events.jsonl");
-    let mut figures = Figures::new(&place.describe(), contenders.iter().map(|c| c.name.clone()).collect());
-    let mut whole = true;
+    let events = args.dir.canonicalize().unwrap_or_else(|_| args.dir.clone()).join("events.jsonl");
     for round in 1..=args.rounds {
-        for (i, contender) in contenders.iter().enumerate() {
-            eprintln!("rerail bench: round {round} of {}: {}", args.rounds, contender.name);
-            let asked = tests.iter().filter_map(|test| contender.argument(test).map(OsString::from));
+        for (i, turn) in plan.turns.iter().enumerate() {
+            eprintln!("rerail bench: round {round} of {}: {}", args.rounds, turn.contender.name);
             // a turn's events by themselves; there are none where there is no lab
             let _ = std::fs::remove_file(&events);
-            let words = start.iter().cloned().chain(asked).collect::<Vec<_>>();
-            let command = place.command(contender, &words, &events)?;
+            let command = plan.place.command(turn, &events)?;
             match program::measure(command, Duration::from_secs(args.patience)) {
                 Ok(output) => figures.add(i, &output, &std::fs::read_to_string(&events).unwrap_or_default()),
                 Err(why) => {
-                    whole = false;
-                    eprintln!("rerail bench: {}: {why}", contender.name);
+                    eprintln!("rerail bench: {}: {why}", turn.contender.name);
                     figures.add_failure(i, &why);
                 }
             }
         }
     }
-    report::print(&figures, &tests);
+    report::print(&figures, &plan.tests);
     if let Some(file) = &args.json {
-        write(file, &report::json(&figures, &tests))?;
+        write(file, &report::json(&figures, &plan.tests))?;
     }
     if let Some(dir) = &args.svg {
-        for test in tests.iter().filter(|t| t.sizes.len() > 1) {
-            write(&dir.join(format!("{}.svg", test.kind.name())), &plot::draw(&figures, test)?)?;
-        }
-        if let Some(svg) = timeline::draw(&figures)? {
-            write(&dir.join("failover.svg"), &svg)?;
+        draw(&figures, &plan.tests, dir)?;
+    }
+    Ok(figures.failures.is_empty())
+}
+
+fn draw(figures: &Figures, tests: &[Test], dir: &std::path::Path) -> Result<(), LabError> {
+    for test in tests.iter().filter(|t| t.sizes.len() > 1) {
+        let name = test.kind.name();
+        write(&dir.join(format!("{name}.svg")), &plot::draw(figures, test, View::Measured)?)?;
+        if test.kind.is_of_rwapi() {
+            let svg = plot::draw(figures, test, View::Throughput)?;
+            write(&dir.join(format!("{name}-throughput.svg")), &svg)?;
         }
     }
-    Ok(whole)
+    match timeline::draw(figures)? {
+        Some(svg) => write(&dir.join("failover.svg"), &svg),
+        None => Ok(()),
+    }
 }
 
 fn write(file: &std::path::Path, text: &str) -> Result<(), LabError> {

@@ -1,6 +1,7 @@
 //! The program that measures: made from its source, and run.
 
 use rerail_lab::LabError;
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,6 +14,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Compiles the program into `dir`, for this MPI; returns where it is.
 pub fn build(compiler: &Path, dir: &Path) -> Result<PathBuf, LabError> {
+    let dir = place(dir, &[("bench.c", SOURCE)])?;
+    compile(compiler, &dir.join("bench.c"), &dir.join("bench"), &[], BY_MPICC)?;
+    Ok(dir.join("bench"))
+}
+
+/// What to do when the MPI's compiler is the wrong one.
+pub const BY_MPICC: &str = "name the MPI's compiler by --mpicc";
+
+/// Writes sources into `dir`, and returns its absolute path.
+pub fn place(dir: &Path, sources: &[(&str, &str)]) -> Result<PathBuf, LabError> {
     let at = |what: &str, why: &dyn std::fmt::Display| {
         LabError::Input(format!(
             "{what} in `{}` failed ({why}): name another directory by --dir",
@@ -20,26 +31,34 @@ pub fn build(compiler: &Path, dir: &Path) -> Result<PathBuf, LabError> {
         ))
     };
     std::fs::create_dir_all(dir).map_err(|why| at("making a place for the program", &why))?;
-    let dir_absolute = dir.canonicalize().map_err(|why| at("finding the program's place", &why))?;
-    let source = dir_absolute.join("bench.c");
-    std::fs::write(&source, SOURCE).map_err(|why| at("writing the program's source", &why))?;
-    let program = dir_absolute.join("bench");
-    let mut command = Command::new(compiler);
-    command.args(["-O2", "-o"]).arg(&program).arg(&source);
-    let output = command.output().map_err(|why| {
-        LabError::Input(format!(
-            "`{}` cannot be started ({why}): name the MPI's compiler by --mpicc",
-            compiler.display()
-        ))
-    })?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(LabError::Input(format!(
-            "`{}` could not compile the program, so name another compiler by --mpicc; it said:\n{said}",
-            compiler.display()
-        )));
+    let absolute = dir.canonicalize().map_err(|why| at("finding the program's place", &why))?;
+    for (name, text) in sources {
+        std::fs::write(absolute.join(name), text).map_err(|why| at("writing the program's source", &why))?;
     }
-    Ok(program)
+    Ok(absolute)
+}
+
+/// Compiles a program from one source. `remedy` is what to do when the compiler cannot.
+pub fn compile(
+    compiler: &Path,
+    source: &Path,
+    program: &Path,
+    more: &[OsString],
+    remedy: &str,
+) -> Result<(), LabError> {
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-o"]).arg(program).arg(source).args(more);
+    let output = command.output().map_err(|why| {
+        LabError::Input(format!("`{}` cannot be started ({why}): {remedy}", compiler.display()))
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(LabError::Input(format!(
+        "`{}` could not compile the program: {remedy}; it said:\n{said}",
+        compiler.display()
+    )))
 }
 
 /// Runs one turn, and returns what the program printed.

@@ -25,9 +25,17 @@ pub enum Kind {
     Alltoall,
     /// The longest time for which a stream stood still while rails broke, and what arrived when.
     Failover,
+    /// Of RWAPI: as many messages as possible.
+    OneWay,
+    /// Of RWAPI: half a message and its answer.
+    RoundTrip,
+    /// Of RWAPI: both nodes send and receive at the same time.
+    BothWays,
+    /// Of RWAPI: a write that is in place at its target.
+    Put,
 }
 
-/// All but the last take a moment, and disturb nothing.
+/// Tests of MPIs. All but the last take a moment, and disturb nothing.
 const ALL: [Kind; 10] = [
     Kind::Latency,
     Kind::Bandwidth,
@@ -41,9 +49,16 @@ const ALL: [Kind; 10] = [
     Kind::Failover,
 ];
 
+/// The three of the RWAPI paper (section 4), and a write that is waited for. The same are measured over MPIs.
+const OF_RWAPI: [Kind; 4] = [Kind::OneWay, Kind::RoundTrip, Kind::BothWays, Kind::Put];
+
 const SMALL: &[usize] = &[8, 64, 1 << 10, 8 << 10];
 const LARGE: &[usize] = &[4 << 10, 64 << 10, 1 << 20, 4 << 20];
 const COLLECTIVE: &[usize] = &[64, 4 << 10, 64 << 10];
+
+/// The paper's sizes are 4 bytes to 1 MiB.
+const SIZES_OF_RWAPI: &[usize] = &[4, 64, 1 << 10, 8 << 10, 32 << 10, 256 << 10, SIZE_OF_RWAPI_MAX];
+const SIZE_OF_RWAPI_MAX: usize = 1 << 20;
 
 /// How the program names what it measures of plain sockets.
 const SOCKETS: &str = "sockets-";
@@ -52,7 +67,12 @@ impl Kind {
     /// The one of this name, of an MPI or of plain sockets.
     pub fn of(name: &str) -> Option<Kind> {
         let name = name.strip_prefix(SOCKETS).unwrap_or(name);
-        ALL.into_iter().find(|k| k.name() == name)
+        ALL.into_iter().chain(OF_RWAPI).find(|k| k.name() == name)
+    }
+
+    /// Whether it is one of `--rwapi`.
+    pub fn is_of_rwapi(self) -> bool {
+        OF_RWAPI.contains(&self)
     }
 
     /// Its name.
@@ -68,6 +88,10 @@ impl Kind {
             Kind::Allreduce => "allreduce",
             Kind::Alltoall => "alltoall",
             Kind::Failover => "failover",
+            Kind::OneWay => "one-way",
+            Kind::RoundTrip => "round-trip",
+            Kind::BothWays => "both-ways",
+            Kind::Put => "put",
         }
     }
 
@@ -95,6 +119,10 @@ impl Kind {
             Kind::Allreduce => "Allreduce",
             Kind::Alltoall => "Alltoall, bytes for each rank",
             Kind::Failover => "Longest standstill of a stream while rails break and are mended",
+            Kind::OneWay => "One way, as many messages as possible",
+            Kind::RoundTrip => "Half a round trip",
+            Kind::BothWays => "Both ways at the same time",
+            Kind::Put => "One-sided write, in place at the target (MPI: MPI_Put and MPI_Win_flush)",
         }
     }
 
@@ -107,6 +135,7 @@ impl Kind {
             Kind::Barrier => &[0],
             Kind::Failover => &[64 << 10],
             Kind::Bcast | Kind::Allreduce | Kind::Alltoall => COLLECTIVE,
+            Kind::OneWay | Kind::RoundTrip | Kind::BothWays | Kind::Put => SIZES_OF_RWAPI,
         }
     }
 
@@ -138,23 +167,10 @@ impl Test {
     }
 }
 
-/// The tests of these names.
+/// The tests of an MPI of these names; the usual ones for none.
 pub fn chosen(names: &[String], sizes: &[usize]) -> Result<Vec<Test>, LabError> {
-    let mut kinds = Vec::new();
-    for name in names {
-        match name.as_str() {
-            "all" => kinds.extend(ALL.into_iter().filter(|k| *k != Kind::Failover)),
-            name => kinds.push(Kind::of(name).ok_or_else(|| {
-                let names: Vec<_> = ALL.iter().map(|k| k.name()).collect();
-                LabError::Input(format!(
-                    "there is no test `{name}`: choose from {} and all",
-                    names.join(", ")
-                ))
-            })?),
-        }
-    }
-    kinds.sort_unstable();
-    kinds.dedup();
+    let usual = [Kind::Latency, Kind::Bandwidth, Kind::Bidirectional, Kind::Rate];
+    let kinds = kinds(names, &ALL, &usual, "")?;
     let sizes_of = |k: Kind| match sizes {
         [] => k.sizes(),
         _ if k.has_one_size() => k.sizes(),
@@ -164,6 +180,46 @@ pub fn chosen(names: &[String], sizes: &[usize]) -> Result<Vec<Test>, LabError> 
     };
     let sizes_of = |k: Kind| sizes_of(k).to_vec();
     Ok(kinds.into_iter().map(|kind| Test { kind, sizes: sizes_of(kind) }).collect())
+}
+
+/// The tests of RWAPI of these names; all for none.
+pub fn chosen_of_rwapi(names: &[String], sizes: &[usize]) -> Result<Vec<Test>, LabError> {
+    let kinds = kinds(names, &OF_RWAPI, &OF_RWAPI, " of --rwapi")?;
+    if sizes.iter().any(|&size| size > SIZE_OF_RWAPI_MAX) {
+        return Err(LabError::Input(
+            "--rwapi measures messages of 1 byte to 1M: choose such a --size".into(),
+        ));
+    }
+    let mut sizes = if sizes.is_empty() { SIZES_OF_RWAPI.to_vec() } else { sizes.to_vec() };
+    sizes.sort_unstable();
+    sizes.dedup();
+    Ok(kinds.into_iter().map(|kind| Test { kind, sizes: sizes.clone() }).collect())
+}
+
+fn kinds(names: &[String], all: &[Kind], usual: &[Kind], whose: &str) -> Result<Vec<Kind>, LabError> {
+    let mut kinds = Vec::new();
+    for name in names {
+        match name.as_str() {
+            "all" => kinds.extend(all.iter().filter(|k| **k != Kind::Failover)),
+            name => kinds.push(all.iter().copied().find(|k| k.name() == name).ok_or_else(|| {
+                let list: Vec<_> = all.iter().map(|k| k.name()).collect();
+                let whose = match Kind::of(name) {
+                    Some(kind) if kind.is_of_rwapi() => " without --rwapi",
+                    _ => whose,
+                };
+                LabError::Input(format!(
+                    "there is no test `{name}`{whose}: choose from {} and all",
+                    list.join(", ")
+                ))
+            })?),
+        }
+    }
+    if names.is_empty() {
+        kinds.extend(usual);
+    }
+    kinds.sort_unstable();
+    kinds.dedup();
+    Ok(kinds)
 }
 
 #[cfg(test)]
@@ -181,5 +237,25 @@ mod tests {
         assert_eq!(chosen(&["all".into()], &[]).unwrap().len(), ALL.len() - 1, "nothing breaks unasked");
         let why = chosen(&["lattency".into()], &[]).unwrap_err().to_string();
         assert!(why.contains("choose from latency"), "{why}");
+    }
+
+    #[test]
+    fn rwapi_has_tests_of_its_own() {
+        let arguments = |tests: Vec<Test>| tests.iter().map(Test::argument).collect::<Vec<_>>();
+        let all = ["one-way:4,65536", "round-trip:4,65536", "both-ways:4,65536", "put:4,65536"];
+        assert_eq!(arguments(chosen_of_rwapi(&[], &[65_536, 4, 4]).unwrap()), all);
+        assert_eq!(arguments(chosen_of_rwapi(&["put".into()], &[8]).unwrap()), ["put:8"]);
+        let usual = chosen_of_rwapi(&["all".into()], &[]).unwrap();
+        assert_eq!(
+            (usual.len(), usual[0].sizes.first(), usual[0].sizes.last()),
+            (4, Some(&4), Some(&(1 << 20)))
+        );
+        let why = |result: Result<Vec<Test>, LabError>| result.unwrap_err().to_string();
+        assert!(
+            why(chosen_of_rwapi(&["rate".into()], &[]))
+                .contains("no test `rate` of --rwapi: choose from one-way")
+        );
+        assert!(why(chosen_of_rwapi(&[], &[2 << 20])).contains("1M"));
+        assert!(why(chosen(&["put".into()], &[])).contains("`put` without --rwapi: choose from latency"));
     }
 }
