@@ -66,7 +66,7 @@ pub struct Options {
     /// Largest message that is copied when it is sent without a grant, in bytes. Its send is complete at once; a larger
     /// one goes out of the user's memory, and its send is complete when the peer has it.
     pub copied_bytes_max: usize,
-    /// Messages of at least this many bytes are striped over all paths; smaller ones use the primary path.
+    /// Messages of at least this many bytes are striped over all paths; smaller ones go over one as a whole.
     pub stripe_bytes_min: usize,
     /// Lanes of each path, at most, if the rails at both ends have as many.
     pub lanes: u8,
@@ -271,7 +271,9 @@ pub const OPTION_TABLE: &[OptionRow] = &[
         name: "stripe_threshold",
         default: "65536",
         unit: "bytes",
-        help: "Messages of at least this size are striped over all rails; smaller ones use the primary rail.",
+        help: "Messages of at least this size are striped over all rails. A smaller one goes over one rail as a whole: under \
+               `adaptive` over the rail that would have it there first, and over others when many wait; under other policies \
+               over the primary one.",
     },
     OptionRow {
         name: "lanes",

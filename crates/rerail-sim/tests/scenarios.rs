@@ -146,6 +146,11 @@ fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
 }
 
 #[test]
+fn many_messages_below_the_threshold_use_every_rail_and_single_ones_the_fastest() {
+    holds("many_messages_below_the_threshold_use_every_rail_and_single_ones_the_fastest");
+}
+
+#[test]
 fn a_port_that_fails_is_one_fault_and_takes_no_traffic_over() {
     holds("a_port_that_fails_is_one_fault_and_takes_no_traffic_over");
 }

@@ -18,7 +18,7 @@ use crate::path::{Carry, Path};
 use crate::peer::Peer;
 use crate::peer::turns::Turn;
 use crate::policy::Policy;
-use crate::stream::Stream;
+use crate::rate::BACKLOG_MIN;
 use crate::streams::Streams;
 use crate::types::{LaneId, PeerId, Time};
 
@@ -34,14 +34,18 @@ const LOOK_AHEAD: usize = 16;
 /// What the first lane has measured of the round trip counts for all.
 fn finish_s(path: &Path, lane: &Lane, by: Carry, streams: &Streams, more: f64) -> f64 {
     let rtt = path.lane.rtt().min().map_or(0.0, |d| d.as_secs_f64());
-    let held = match by {
+    (held(lane, by, streams) as f64 + more) / lane.rate() + rtt / 2.0
+}
+
+/// Bytes that a carrier of bulk holds: the stream of a lane, or without one bulk datagrams.
+fn held(lane: &Lane, by: Carry, streams: &Streams) -> u64 {
+    match by {
         Carry::Streams => {
             let s = lane.stream().and_then(|s| streams.get(s));
-            s.map_or(0, Stream::backlog)
+            s.map_or(0, |s| s.backlog())
         }
         Carry::Datagrams => lane.bulk().backlog(),
-    };
-    (held as f64 + more) / lane.rate() + rtt / 2.0
+    }
 }
 
 /// The lanes that carry the bulk of a path like this.
@@ -117,7 +121,7 @@ impl Engine {
             let mine = if policy == Policy::RoundRobin {
                 self.turn_of(peer, seq) == Some(index)
             } else if bytes < self.options.stripe_bytes_min as u64 {
-                home == Some(index)
+                self.takes_whole(p, home, index, id)
             } else if by_share {
                 // these cannot be striped: the shares are kept over many of them
                 self.next_by_share(p, |i| p.turns.share(i), bytes) == Some(index)
@@ -152,7 +156,7 @@ impl Engine {
             let mine = if policy == Policy::RoundRobin {
                 self.turn_of(peer, seq) == Some(index)
             } else if !striped {
-                home == Some(index)
+                self.takes_whole(p, home, index, id)
             } else if by_share {
                 self.next_by_share(p, |i| f.taken(i), f.next_len()) == Some(index)
             } else {
@@ -223,11 +227,40 @@ impl Engine {
             .min_by(|&a, &b| filled(a).total_cmp(&filled(b)))
     }
 
-    /// The path that messages below the striping threshold use: the primary one, or the first that takes bulk.
+    /// The path that messages below the striping threshold use: the primary one, or the first that takes bulk. The primary path was chosen by
+    /// round trips alone, often before any rate was known: one that would have such a message there in less than half the time
+    /// takes its place.
     fn home_path(&self, p: &Peer) -> Option<usize> {
-        p.primary()
-            .filter(|&i| self.takes_bulk(p, i).is_some())
-            .or_else(|| (0..p.paths.len()).find(|&i| self.takes_bulk(p, i).is_some()))
+        let takes = |i: usize| self.takes_bulk(p, i).is_some();
+        let primary = p.primary().filter(|&i| takes(i)).or_else(|| (0..p.paths.len()).find(|&i| takes(i)))?;
+        if self.plan.policy() != Policy::Adaptive {
+            return Some(primary);
+        }
+        let alone = |i: usize| self.alone_s(p, i);
+        let best = (0..p.paths.len()).filter(|&i| takes(i)).min_by(|&a, &b| alone(a).total_cmp(&alone(b)));
+        best.filter(|&b| alone(b) * 2.0 < alone(primary)).or(Some(primary))
+    }
+
+    /// Seconds that a message just below the striping threshold would take over path `index`, if it held nothing else.
+    fn alone_s(&self, p: &Peer, index: usize) -> f64 {
+        let path = &p.paths[index];
+        let Some(by) = self.takes_bulk(p, index) else { return f64::INFINITY };
+        let rates = carriers(path, by, self.clock.now()).map(|(_, lane)| lane.rate());
+        let rtt = path.lane.rtt().min().map_or(0.0, |d| d.as_secs_f64());
+        rtt / 2.0 + self.options.stripe_bytes_min as f64 / rates.fold(1.0, f64::max)
+    }
+
+    /// Whether that lane of path `index` takes a message that is not striped. It goes by `home`; when that holds enough to be busy and
+    /// more waits, others take such messages as they would fragments.
+    fn takes_whole(&self, p: &Peer, home: Option<usize>, index: usize, id: LaneId) -> bool {
+        let Some(h) = home else { return false };
+        if self.plan.policy() != Policy::Adaptive {
+            return h == index;
+        }
+        let Some(by) = self.takes_bulk(p, h) else { return false };
+        let busy = carriers(&p.paths[h], by, self.clock.now())
+            .any(|(_, lane)| held(lane, by, &self.streams) >= BACKLOG_MIN);
+        if busy { self.worthwhile(p, index, id) } else { h == index }
     }
 
     /// Whether one more fragment on a lane of path `index` is expected to be done before the other lanes and paths have done everything that waits.

@@ -589,6 +589,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "policies",
+        name: "many_messages_below_the_threshold_use_every_rail_and_single_ones_the_fastest",
+        remedies: &[],
+        run: policy::below_the_threshold,
+    },
+    Scenario {
+        hazard: "policies",
         name: "round_robin_gives_out_whole_messages_in_turn",
         remedies: &[],
         run: policy::round_robin,

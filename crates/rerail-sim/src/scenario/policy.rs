@@ -49,6 +49,15 @@ pub(super) fn rounds(w: &mut World, count: usize, sizes: &[usize]) {
     }
 }
 
+/// Posts `count` messages of that size at once, and waits for all of them.
+fn burst(w: &mut World, count: usize, len: usize) {
+    for _ in 0..count {
+        w.recv(RecvSpec::class(1, 1, len));
+        w.send_soon(SendSpec::tagged(0, 1, 1, len));
+    }
+    all_received(w);
+}
+
 /// Waits until nothing is under way.
 pub(super) fn all_received(w: &mut World) {
     assert!(w.run_finely(5_000 * MS, |w| w.oracle.pending_count() == 0), "live: {}", w.describe());
@@ -136,6 +145,28 @@ pub fn small_windows(story: &Story) {
     w.nets[0].byte_ps *= 30;
     let found = shares(&mut w, |w| rounds(w, 20, &[64 * 1024; 16]));
     assert_near("80 and 40 Mbit/s", &found, &[67, 33], 10);
+    w.heal_and_finish();
+}
+
+/// Messages below the striping threshold, with a rail that is slower than it says. Many of them at once use both rails; one by one they
+/// take the faster, and equal rails share them only when more waits than one holds.
+pub fn below_the_threshold(story: &Story) {
+    const LEN: usize = 32 * 1024;
+    for slow in [0, 1] {
+        let mut w = world(story, 5, &[1_000; 2], &[]);
+        w.nets[slow].byte_ps *= 5;
+        rounds(&mut w, 1, &[MIB; 16]);
+        let many = shares(&mut w, |w| burst(w, 256, LEN));
+        assert_near("many, share of the faster", &[many[1 - slow]], &[83], 10);
+        let single = shares(&mut w, |w| rounds(w, 16, &[LEN]));
+        assert!(single[1 - slow] >= 95, "policy: single messages go over the slower rail: {single:?}");
+        w.heal_and_finish();
+    }
+    let mut w = world(story, 5, &[1_000; 2], &[]);
+    let single = shares(&mut w, |w| rounds(w, 16, &[LEN]));
+    assert!(single.contains(&100), "policy: single messages go over two equal rails: {single:?}");
+    let many = shares(&mut w, |w| burst(w, 256, LEN));
+    assert_near("many over equal rails", &many, &[50, 50], 10);
     w.heal_and_finish();
 }
 
