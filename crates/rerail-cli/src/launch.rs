@@ -8,6 +8,7 @@ use rerail_lab::launch::{find_provider, holds_name, provider_directory};
 use rerail_lab::mpi::{Family, Installation};
 use rerail_launch::hosts::{self, Host};
 use rerail_launch::launcher::{self, EXIT_FAILED, Spec};
+use rerail_launch::message::PmixLibrary;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
@@ -76,8 +77,8 @@ pub struct LaunchArgs {
     /// The MPI of the program [default: Open MPI if the program is linked with it, else that of mpiexec in PATH, or mpich]
     #[arg(long, value_enum)]
     mpi: Option<MpiName>,
-    /// Where Open MPI or PMIx is on the hosts, for the library libpmix.so.2 [default: found by mpiexec in PATH and by
-    /// LD_LIBRARY_PATH, then by the loader]
+    /// Where Open MPI is installed on the hosts, for its library libpmix.so.2 [default: found by the program's own directory, by
+    /// OPAL_PREFIX, by mpiexec in PATH, by LD_LIBRARY_PATH, then by the loader]
     #[arg(long, value_name = "DIR")]
     pmix: Option<PathBuf>,
     /// The provider librerail-fi.so [default: beside this executable or in ../lib/rerail, then in target/release]
@@ -137,10 +138,10 @@ fn prepare(args: &LaunchArgs) -> Result<Spec, String> {
         false => in_path().map_err(say)?,
     };
     let family = family(args.mpi, &program, installation.as_ref().map(Installation::family));
-    let pmix = family.is_open_mpi().then(|| {
-        let own = installation.as_ref().filter(|found| found.family().is_open_mpi());
-        pmix_places(args.pmix.as_deref(), own)
-    });
+    let pmix = match family.is_open_mpi() {
+        true => Some(pmix_library(args, installation.as_ref())?),
+        false => None,
+    };
     if args.pmix.is_some() && pmix.is_none() {
         return Err("--pmix is for Open MPI: add --mpi openmpi, or leave --pmix out".into());
     }
@@ -231,23 +232,40 @@ fn family(option: Option<MpiName>, program: &Program, in_path: Option<Family>) -
     }
 }
 
-/// Directories below which the PMIx library of the ranks' Open MPI may be, the likeliest first.
-fn pmix_places(given: Option<&Path>, installation: Option<&Installation>) -> Vec<Vec<u8>> {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    if let Some(given) = given {
-        return vec![absolute(given).into_os_string().into_vec()];
+/// Where the PMIx library of the ranks' Open MPI is.
+fn pmix_library(args: &LaunchArgs, installation: Option<&Installation>) -> Result<PmixLibrary, String> {
+    if let Some(given) = &args.pmix {
+        let given = std::path::absolute(given).map_err(|why| format!("--pmix {}: {why}", given.display()))?;
+        return Ok(PmixLibrary::In(given.into_os_string().into_vec()));
     }
-    let prefix =
-        ["OPAL_PREFIX", "PMIX_PREFIX"].iter().filter_map(|name| env::var_os(name).map(PathBuf::from));
-    let paths = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    // beside the libraries themselves, and below the directory that has `lib`
-    let beside = env::split_paths(&paths).flat_map(|lib| {
-        let above = lib.parent().map(Path::to_path_buf);
-        [lib.join("openmpi"), lib].into_iter().chain(above)
-    });
-    let installed = installation.map(|found| found.prefix.clone());
-    let all = prefix.chain(beside.collect::<Vec<_>>()).chain(installed);
-    all.filter(|path| path.is_absolute()).map(|path| path.into_os_string().into_vec()).collect()
+    let path = env::var_os("PATH").unwrap_or_default();
+    let program = rerail_lab::find_program(&args.program[0].to_string_lossy(), &path);
+    let own = program.as_deref().and_then(above_bin);
+    let old = installation.is_some_and(|found| found.family() == Family::OpenMpi4);
+    if old && !own.as_ref().is_some_and(|own| rerail_launch::pmix::is_below(own)) {
+        return Err("mpiexec in PATH is that of Open MPI 4, whose programs rerail launch cannot start: use `rerail run -- mpirun …`; for a program of Open MPI 5 name the directory where that is installed with --pmix".into());
+    }
+    let places = own.into_iter().chain(pmix_places(|name| env::var_os(name), installation));
+    Ok(PmixLibrary::Found(places.map(|path| path.into_os_string().into_vec()).collect()))
+}
+
+/// The directory that has the program's directory `bin`: an environment of Python, or an installation.
+fn above_bin(program: &Path) -> Option<PathBuf> {
+    let program = std::path::absolute(program).ok()?;
+    program.parent()?.parent().map(Path::to_path_buf)
+}
+
+/// Directories below which the library may be, the likeliest first.
+fn pmix_places(
+    variable: impl Fn(&str) -> Option<OsString>,
+    installation: Option<&Installation>,
+) -> Vec<PathBuf> {
+    let prefixes = ["OPAL_PREFIX", "PMIX_PREFIX"].iter().filter_map(|name| variable(name).map(PathBuf::from));
+    let installed = installation.filter(|found| found.family() == Family::OpenMpi5).map(|i| i.prefix.clone());
+    let libraries = variable("LD_LIBRARY_PATH").unwrap_or_default();
+    let above = env::split_paths(&libraries).filter_map(|lib| lib.parent().map(Path::to_path_buf));
+    let all = prefixes.chain(installed).chain(above.collect::<Vec<_>>());
+    all.filter(|path| path.is_absolute()).collect()
 }
 
 /// What a program is, as far as that says which MPI it uses.
@@ -329,8 +347,10 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_named_is_the_only_one() {
-        let given = pmix_places(Some(Path::new("/pmix")), None);
-        assert_eq!(given, [b"/pmix".to_vec()]);
+    fn the_library_of_pmix_is_looked_for_where_open_mpi_is() {
+        let variables = [("OPAL_PREFIX", "/opal"), ("LD_LIBRARY_PATH", "/a/lib:here:/b/lib64")];
+        let of = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+        assert_eq!(pmix_places(of, None), ["/opal", "/a", "/b"].map(PathBuf::from));
+        assert_eq!(above_bin(Path::new("/venv/bin/python")), Some("/venv".into()));
     }
 }

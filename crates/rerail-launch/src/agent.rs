@@ -15,7 +15,6 @@ use crate::proof::Key;
 use crate::rank;
 use std::io::{BufRead, ErrorKind};
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -390,10 +389,9 @@ impl Agent {
         match (news, std::mem::replace(&mut self.phase, Phase::Waits)) {
             (serving::News::Message(FromServer::Ready(variables)), Phase::Prepares(start, serving)) => {
                 let mut start = *start;
-                // before the user's own
-                let files =
-                    serving.variables().map(|(name, path)| (name.into(), path.as_os_str().as_bytes().into()));
-                start.env.splice(0..0, files);
+                // before the user's own, which override them
+                let own = serving.variables().into_iter().map(|(name, value)| (name.into(), value));
+                start.env.splice(0..0, own);
                 self.begin(start, Some((serving, variables)))
             }
             (serving::News::Message(message), Phase::Runs(mut job)) => {

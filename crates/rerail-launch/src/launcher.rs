@@ -11,7 +11,9 @@ use crate::agent::Orders;
 use crate::exchange::Exchange;
 use crate::hosts::{Host, mapping};
 use crate::link::{Connection, Ends, News, accept, keep, random};
-use crate::message::{Bytes, Ended, PmixJob, Start, Stream, ToAgent, ToLauncher, Wants, read, write};
+use crate::message::{
+    Bytes, Ended, PmixJob, PmixLibrary, Start, Stream, ToAgent, ToLauncher, Wants, read, write,
+};
 use crate::proof::Key;
 use crate::rank::signal_name;
 use std::collections::VecDeque;
@@ -75,8 +77,8 @@ pub struct Spec {
     pub patience: Duration,
     /// Time between the signal that ends ranks and the one that kills them.
     pub grace: Duration,
-    /// Ranks get a PMIx server, the library of which is below one of these directories, or where the loader finds it; `None`: they get none.
-    pub pmix: Option<Vec<Bytes>>,
+    /// Ranks get a PMIx server, whose library is there; `None`: they get none.
+    pub pmix: Option<PmixLibrary>,
 }
 
 /// What happens.
@@ -280,9 +282,9 @@ impl Job {
             directory: self.spec.directory.clone(),
             env: self.spec.env.clone(),
             grace_ms: self.spec.grace.as_millis() as u64,
-            pmix: self.spec.pmix.as_ref().map(|prefixes| {
+            pmix: self.spec.pmix.as_ref().map(|library| {
                 let hosts = self.agents.iter().map(|agent| (agent.host.name.clone(), agent.ranks.len()));
-                PmixJob { prefixes: prefixes.clone(), hosts: hosts.collect(), host: n }
+                PmixJob { library: library.clone(), hosts: hosts.collect(), host: n }
             }),
         }
     }

@@ -38,12 +38,21 @@ pub struct Start {
 /// What a PMIx server needs to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PmixJob {
-    /// Directories below which its library may be, the likeliest first.
-    pub prefixes: Vec<Bytes>,
+    /// Where its library is.
+    pub library: PmixLibrary,
     /// The hosts of the job, and how many ranks each has.
     pub hosts: Vec<(String, usize)>,
     /// Which of them this one is.
     pub host: usize,
+}
+
+/// Where the library of a PMIx server is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PmixLibrary {
+    /// Below this directory, or in it, and nowhere else.
+    In(Bytes),
+    /// Below the first of these that has it, or where the loader finds it.
+    Found(Vec<Bytes>),
 }
 
 /// What the PMIx server of a host wants from those of the others. Each wait has a ticket, which is its server's own.

@@ -8,9 +8,16 @@
 //! What the servers of several hosts have to exchange (fences, and what one rank wants of another one's server) goes through agents and
 //! launcher ([`crate::exchange`]). Served: init, finalize, abort, put, get, fence. Not served: spawn, connect, publish, events, groups.
 
+use std::path::Path;
+
 mod attributes;
 mod host;
 mod library;
 pub mod message;
 pub mod server;
 pub mod serving;
+
+/// Whether a library of PMIx is below a directory of this host.
+pub fn is_below(directory: &Path) -> bool {
+    rerail_pmix::library::places([directory.to_path_buf()]).iter().any(|file| file.is_file())
+}

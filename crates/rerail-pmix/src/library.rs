@@ -18,20 +18,23 @@ impl Handle {
         open(Path::new(FILE), libc::RTLD_NOLOAD).ok()
     }
 
-    /// The first of these files that can be loaded, or the one that the loader finds.
+    /// The first of these files that can be loaded, or, if the loader may look too, the one that it finds.
     ///
     /// # Errors
     /// What the loader reports of each.
-    pub fn load(files: &[PathBuf]) -> Result<Self, String> {
+    pub fn load(files: &[PathBuf], loader: bool) -> Result<Self, String> {
         let mut failed = Vec::new();
         let there = files.iter().filter(|file| file.is_file()).map(PathBuf::as_path);
-        for file in there.chain([Path::new(FILE)]) {
+        for file in there.chain(loader.then_some(Path::new(FILE))) {
             match open(file, 0) {
                 Ok(handle) => return Ok(handle),
                 Err(why) => failed.push(why),
             }
         }
-        Err(failed.join("; "))
+        match (failed.is_empty(), files.first()) {
+            (true, Some(first)) => Err(format!("there is no {}", first.display())),
+            _ => Err(failed.join("; ")),
+        }
     }
 
     /// The address of a function; never null.
@@ -133,5 +136,7 @@ mod tests {
         assert!(!handle.function(c"printf").unwrap().is_null());
         let why = open(Path::new("libpmix-that-is-not.so"), 0).err().unwrap();
         assert!(why.contains("libpmix-that-is-not.so"), "{why}");
+        let why = Handle::load(&[PathBuf::from("/no/such/libpmix.so.2")], false).err().unwrap();
+        assert_eq!(why, "there is no /no/such/libpmix.so.2");
     }
 }

@@ -43,7 +43,7 @@ impl Library {
             .and_then(|parent| std::fs::read_link(format!("/proc/{}/exe", parent.as_raw_nonzero())).ok());
         let places = places(&|name| std::env::var_os(name).map(PathBuf::from), parent.as_deref());
         // an MPI library in this process may have loaded it: a second one would be a second client
-        let handle = Handle::loaded().map_or_else(|| Handle::load(&places), Ok);
+        let handle = Handle::loaded().map_or_else(|| Handle::load(&places, true), Ok);
         handle.and_then(|handle| Self::of(&handle)).map_err(|why| JoinError::Library { why })
     }
 }

@@ -369,3 +369,93 @@ pub unsafe extern "C" fn fetched(status: Status, data: *mut c_char, size: usize,
 pub fn asked(agent: u32, ticket: u64) -> *mut c_void {
     Box::into_raw(Box::new(Asked { agent, ticket })).cast()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmix::message::receive;
+    use std::sync::mpsc::{Sender, channel};
+
+    type Got = Sender<(Status, Vec<u8>)>;
+
+    /// # Safety
+    /// `own` is a sender, and `release` frees the bytes.
+    unsafe extern "C" fn got(
+        status: Status,
+        bytes: *const c_char,
+        size: usize,
+        own: *mut c_void,
+        release: Option<Release>,
+        data: *mut c_void,
+    ) {
+        // SAFETY: by the caller.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(bytes.cast::<u8>(), size).to_vec();
+            (*own.cast::<Got>()).send((status, bytes)).unwrap();
+            release.unwrap()(data);
+        }
+    }
+
+    /// # Safety
+    /// `own` is a sender.
+    unsafe extern "C" fn done(status: Status, own: *mut c_void) {
+        // SAFETY: by the caller.
+        unsafe { (*own.cast::<Got>()).send((status, Vec::new())).unwrap() };
+    }
+
+    /// One test for all calls, because a process has one server.
+    #[test]
+    fn calls_of_the_library_are_passed_on_and_end_when_they_are_answered() {
+        let (ours, mut agent) = UnixStream::pair().unwrap();
+        let host = Host::begin(c"job7".into(), 3, ours);
+        let (mut to, from) = channel::<(Status, Vec<u8>)>();
+        let own: *mut c_void = (&raw mut to).cast();
+        let all = [Proc::new(c"job7", RANK_WILDCARD)];
+        let some = [Proc::new(c"job7", 2), Proc::new(c"job7", 0)];
+        let strange = Proc::new(c"job8", 0);
+        let fence = |procs: &[Proc]| {
+            // SAFETY: bytes that the server frees, and a sender that outlives the call.
+            unsafe {
+                let data = libc::strdup(c"ab".as_ptr());
+                let attributes = std::ptr::null();
+                super::fence(procs.as_ptr(), procs.len(), attributes, 0, data, 2, Some(got), own)
+            }
+        };
+        for (procs, ranks) in [(&all[..], vec![]), (&some, vec![0, 2]), (&[], vec![])] {
+            assert_eq!(fence(procs), SUCCESS);
+            let message: FromServer = receive(&mut agent).unwrap();
+            let FromServer::Wants(Wants::Fence { ticket, ranks: passed, data }) = message else { panic!() };
+            assert_eq!((passed, data.as_slice()), (ranks, &b"ab"[..]));
+            assert!(from.try_recv().is_err(), "it waits");
+            host.deliver(ticket, Some(b"abcd".to_vec()));
+            assert_eq!(from.try_recv().unwrap(), (SUCCESS, b"abcd".to_vec()));
+            host.deliver(ticket, None);
+            assert!(from.try_recv().is_err(), "an answer is taken once");
+        }
+        assert_eq!(fence(std::slice::from_ref(&strange)), NOT_FOUND);
+
+        let modex = |proc: &Proc| {
+            // SAFETY: a process, and a sender that outlives the call.
+            unsafe { direct_modex(proc, std::ptr::null(), 0, Some(got), own) }
+        };
+        assert_eq!((modex(&strange), modex(&all[0])), (NOT_FOUND, NOT_FOUND));
+        assert_eq!(modex(&some[0]), SUCCESS);
+        let message: FromServer = receive(&mut agent).unwrap();
+        let FromServer::Wants(Wants::Fetch { ticket, rank: 2 }) = message else { panic!("{message:?}") };
+        host.deliver(ticket, None);
+        assert_eq!(from.try_recv().unwrap().0, NOT_FOUND);
+
+        // SAFETY: a process, and a sender that outlives the call.
+        assert_eq!(unsafe { finalized(&some[1], null_mut(), Some(done), own) }, SUCCESS);
+        let message: FromServer = receive(&mut agent).unwrap();
+        let FromServer::Act { ticket: Some(ticket), rank: 0, act: Act::Finalizes } = message else {
+            panic!()
+        };
+        assert!(from.try_recv().is_err(), "the rank waits");
+        host.noted(ticket);
+        assert_eq!(from.try_recv().unwrap().0, SUCCESS);
+        // releases before 5 pass nothing to call
+        // SAFETY: a process.
+        assert_eq!(unsafe { connected(&some[1], null_mut(), None, null_mut()) }, OPERATION_SUCCEEDED);
+    }
+}

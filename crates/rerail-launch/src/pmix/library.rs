@@ -1,6 +1,6 @@
 //! The functions of libpmix that a server uses. Source: PMIx standard 4.1, chapters "Server-specific interfaces" and "Data access".
 
-use crate::message::Bytes;
+use crate::message::{Bytes, PmixLibrary};
 use crate::pmix::host::{Module, Response};
 use rerail_pmix::abi::{Info, Proc, Status, Value};
 use rerail_pmix::library::{FILE, Handle, places};
@@ -29,21 +29,27 @@ rerail_pmix::functions! {
     }
 }
 
+/// The files that may be the library.
+fn files(place: &PmixLibrary) -> Vec<PathBuf> {
+    let path = |bytes: &Bytes| PathBuf::from(OsString::from_vec(bytes.clone()));
+    match place {
+        PmixLibrary::In(directory) => {
+            let directory = path(directory);
+            places([directory.clone()]).into_iter().chain([directory.join(FILE)]).collect()
+        }
+        PmixLibrary::Found(prefixes) => places(prefixes.iter().map(path)),
+    }
+}
+
 impl Library {
-    /// The first below these directories, or the one that the loader finds.
-    ///
     /// # Errors
     /// A sentence for the user.
-    pub fn load(prefixes: &[Bytes]) -> Result<Self, String> {
-        let prefixes = prefixes.iter().map(|prefix| PathBuf::from(OsString::from_vec(prefix.clone())));
-        let prefixes: Vec<PathBuf> = prefixes.collect();
-        // an installation, or the directory of the library itself
-        let mut files = places(prefixes.iter().cloned());
-        files.extend(prefixes.iter().map(|prefix| prefix.join(FILE)));
-        let found = Handle::load(&files).and_then(|handle| Self::of(&handle));
+    pub fn load(place: &PmixLibrary) -> Result<Self, String> {
+        let loader = matches!(place, PmixLibrary::Found(_));
+        let found = Handle::load(&files(place), loader).and_then(|handle| Self::of(&handle));
         found.map_err(|why| {
             format!(
-                "Open MPI's {FILE} cannot be used ({why}): name the directory where Open MPI 5 or PMIx (4.2 or later) is installed on this host with --pmix"
+                "no {FILE} of Open MPI 5 or of PMIx 4.2 or later can be used ({why}): name the directory where Open MPI is installed on this host with --pmix"
             )
         })
     }

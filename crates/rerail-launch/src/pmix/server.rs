@@ -95,7 +95,7 @@ impl Server {
     fn start(start: &Start, directory: &str, to_agent: UnixStream) -> std::result::Result<Self, String> {
         let job = start.pmix.as_ref().ok_or("the agent did not describe the hosts")?;
         // it stays as long as the process
-        let library: &'static Library = Box::leak(Box::new(Library::load(&job.prefixes)?));
+        let library: &'static Library = Box::leak(Box::new(Library::load(&job.library)?));
         let namespace = CString::new(start.job.as_str()).map_err(|why| why.to_string())?;
         let host = Host::begin(namespace.clone(), start.size as u32, to_agent);
         let server = Self { library, host, namespace };

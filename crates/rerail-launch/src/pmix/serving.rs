@@ -3,7 +3,7 @@
 //!
 //! A rank waits until the agent has noted its end, so that the end of the process never overtakes it.
 
-use crate::message::{Gives, Start, Wants, read};
+use crate::message::{Bytes, Gives, Start, Wants, read};
 use crate::pmix::message::{Act, FromServer, ToServer, frame};
 use std::ffi::OsStr;
 use std::io::{Error, ErrorKind, Result};
@@ -230,9 +230,16 @@ impl Serving {
         let _ = self.to.send(ToServer::Gives(gives));
     }
 
-    /// Variables for every rank, by which its files are in the directory. Those of the user come after them.
-    pub fn variables(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        OF_FILES.iter().map(|name| (*name, self.directory.0.as_path()))
+    /// Variables for every rank, which the user's own override: its files are in the directory, and ranks that share processors yield them.
+    pub fn variables(&self) -> Vec<(&'static str, Bytes)> {
+        let directory = self.directory.0.as_os_str().as_bytes();
+        let mut all: Vec<_> = OF_FILES.iter().map(|name| (*name, directory.to_vec())).collect();
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        if self.begun.len() > processors {
+            // what `mpirun --oversubscribe` does
+            all.push(("OMPI_MCA_mpi_yield_when_idle", b"1".to_vec()));
+        }
+        all
     }
 
     /// Whether a rank may end now: it has finalized, or never used PMIx.
@@ -259,5 +266,69 @@ fn bytes_of(wants: &Wants) -> usize {
         Wants::Fence { ranks, data, .. } => 4 * ranks.len() + data.len(),
         Wants::Fetch { .. } => 0,
         Wants::Fetched { data, .. } => data.as_ref().map_or(0, Vec::len),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serving() -> (Serving, UnboundedReceiver<ToServer>) {
+        let (to, requests) = mpsc::unbounded_channel();
+        let directory = Directory(directory(&crate::link::random()));
+        let process = tokio::spawn(async {});
+        (Serving { to, first: 4, begun: vec![false; 2], process, directory }, requests)
+    }
+
+    fn act(rank: u32, act: Act) -> FromServer {
+        FromServer::Act { ticket: Some(u64::from(rank)), rank, act }
+    }
+
+    #[tokio::test]
+    async fn a_rank_may_end_before_its_first_and_after_its_last_word() {
+        let (mut serving, mut requests) = serving();
+        assert!(serving.may_end(1));
+        assert_eq!(serving.receive(act(5, Act::Begins)), Follows::Nothing);
+        assert!(serving.may_end(0) && !serving.may_end(1));
+        assert_eq!(requests.recv().await, Some(ToServer::Noted(5)), "it goes on when that is noted");
+        assert_eq!(serving.receive(act(5, Act::Finalizes)), Follows::Nothing);
+        assert!(serving.may_end(1));
+        assert_eq!(requests.recv().await, Some(ToServer::Noted(5)));
+        assert_eq!(serving.receive(act(4, Act::Aborts(9))), Follows::Abort(4, 9));
+        assert_eq!(serving.receive(act(9, Act::Begins)), Follows::Nothing, "none of this host");
+    }
+
+    #[tokio::test]
+    async fn more_than_a_message_holds_is_refused() {
+        let (mut serving, _requests) = serving();
+        let mut fence = |bytes| {
+            let data = vec![0; bytes];
+            serving.receive(FromServer::Wants(Wants::Fence { ticket: 1, ranks: Vec::new(), data }))
+        };
+        assert!(matches!(fence(DATA_BYTES_MAX), Follows::Wants(_)));
+        assert!(matches!(fence(DATA_BYTES_MAX + 1), Follows::TooMuch(_)));
+    }
+
+    #[tokio::test]
+    async fn the_directory_is_removed_with_what_ranks_have_left() {
+        let path = directory(&crate::link::random());
+        let start: Start = Start {
+            job: "job".into(),
+            size: 3,
+            first: 1,
+            count: 2,
+            mapping: String::new(),
+            program: Vec::new(),
+            directory: Vec::new(),
+            env: Vec::new(),
+            grace_ms: 0,
+            pmix: None,
+        };
+        let made = Directory::make(&path, &start).unwrap();
+        assert!(path.join("job/2").is_dir() && !path.join("job/0").exists());
+        assert!(Directory::make(&path, &start).is_err(), "one that is there is not taken");
+        std::fs::write(path.join("job/2/segment"), "left").unwrap();
+        drop(made);
+        assert!(!path.exists());
     }
 }
