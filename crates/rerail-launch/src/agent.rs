@@ -240,7 +240,7 @@ enum Phase {
     /// The ranks' PMIx server is not ready yet.
     Prepares(Box<Start>, Serving),
     /// The ranks were started.
-    Runs(Job),
+    Runs(Box<Job>),
 }
 
 /// Why an agent ends before its ranks, or without any.
@@ -380,7 +380,7 @@ impl Agent {
     fn begin(&mut self, start: Start, pmix: Option<(Serving, Variables)>) -> Result<(), Stop> {
         let begun = begin(start, pmix, &self.events, &self.bulk, &self.urgent);
         let job = begun.map_err(|(why, exit)| Stop::Refused(why, exit))?;
-        self.phase = Phase::Runs(job);
+        self.phase = Phase::Runs(Box::new(job));
         Ok(())
     }
 

@@ -61,13 +61,13 @@ mod tests {
             places(&get, parent.map(Path::new))
         };
         let prefixes = |all: &[&str]| below(all.iter().map(PathBuf::from));
-        assert_eq!(of(&[], None), [PathBuf::new(); 0]);
+        assert!(of(&[], None).is_empty());
         assert_eq!(of(&[("PMIX_PREFIX", "/ompi")], None), prefixes(&["/ompi"]));
         assert_eq!(of(&[("OPAL_PREFIX", "/ompi")], Some("/ompi/bin/prterun")), prefixes(&["/ompi"]), "once");
         assert_eq!(of(&[("OMPI_LIBDIR_LOC", "/ompi/lib")], None), prefixes(&["/ompi"]));
         assert_eq!(of(&[], Some("/usr/bin/prted")), prefixes(&["/usr"]));
         let both = of(&[("PMIX_PREFIX", "/pmix"), ("OPAL_PREFIX", "/ompi")], Some("/usr/sbin/slurmstepd"));
         assert_eq!(both, prefixes(&["/pmix", "/ompi", "/usr"]));
-        assert_eq!(of(&[("PMIX_PREFIX", ""), ("OPAL_PREFIX", "here")], Some("/x")), [PathBuf::new(); 0]);
+        assert!(of(&[("PMIX_PREFIX", ""), ("OPAL_PREFIX", "here")], Some("/x")).is_empty());
     }
 }
