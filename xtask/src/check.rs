@@ -47,9 +47,11 @@ const EDGES: &[(&str, &[&str])] = &[
             "rerail-verbs",
         ],
     ),
-    ("rerail-launch", &[]),
+    // libpmix: a leaf, because servers and clients of it use it
+    ("rerail-pmix", &[]),
+    ("rerail-launch", &["rerail-pmix"]),
     // part of programs that are no part of the provider
-    ("rerail-join", &[]),
+    ("rerail-join", &["rerail-pmix"]),
     (
         "rerail-cli",
         &["rerail-lab", "rerail-launch", "rerail-runtime", "rerail-core", "rerail-ip", "rerail-verbs"],

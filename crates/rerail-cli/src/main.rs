@@ -34,7 +34,7 @@ enum Command {
     Run(run::RunArgs),
     /// Start a program on several hosts, without an MPI's launcher: rerail launch -n 4 --hosts a,b -- ./program
     ///
-    /// Programs of MPICH and Intel MPI are set to use Rerail; others run as they are. One agent on each host is started through ssh. It goes on
+    /// Programs of MPICH, Intel MPI and Open MPI are set to use Rerail; others run as they are. One agent on each host is started through ssh. It goes on
     /// when the launcher cannot be reached for a while. The job ends with the first rank that fails, and with its exit code; 2 for bad input,
     /// 125 if the launcher itself failed, 127 for a program that is not there.
     Launch(launch::LaunchArgs),
@@ -74,6 +74,9 @@ enum Command {
     /// The agent of `rerail launch` on a host
     #[command(hide = true)]
     LaunchAgent,
+    /// The PMIx server of `rerail launch` on a host
+    #[command(hide = true)]
+    LaunchPmix,
     /// Process 1 of a node that is a guest
     #[command(hide = true)]
     LabNode { number: usize },
@@ -92,6 +95,7 @@ fn main() {
         Command::Run(args) => run::run(args),
         Command::Launch(args) => launch::run(args),
         Command::LaunchAgent => rerail_launch::agent::run(),
+        Command::LaunchPmix => rerail_launch::pmix::server::run(),
         Command::Env(args) => env::run(args),
         Command::Info(args) => info::run(&args),
         Command::Config => config::run(),

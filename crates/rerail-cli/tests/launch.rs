@@ -362,7 +362,116 @@ fn outlives_its_network(mpi: &Mpi) {
     assert!(text(&output.stderr).contains("the agent on n1 is reached again"), "{}", text(&output.stderr));
 }
 
+/// Python of the environment that has Open MPI 5, with mpi4py.
+fn open_mpi_python() -> Option<std::path::PathBuf> {
+    let python = mpis()[1].prefix.join("bin/python");
+    if python.is_file() {
+        return Some(std::path::absolute(python).unwrap());
+    }
+    skip(&format!("no {} (made by `cargo xtask setup`)", python.display()));
+    None
+}
+
+/// The directory that ranks of Open MPI print, and which the job must not leave.
+fn is_removed(out: &str) {
+    let directory = out.lines().find_map(|line| line.strip_prefix("in ")).expect(out);
+    assert!(directory.contains("rerail-launch"), "{directory}");
+    eventually("the ranks' directory is removed", || !std::path::Path::new(directory).exists());
+}
+
+#[test]
+fn ranks_of_open_mpi_end_a_job_as_others_do() {
+    let Some(python) = open_mpi_python() else { return };
+    let begin = "import os, time\nfrom mpi4py import MPI\nc = MPI.COMM_WORLD\nc.Barrier()
+if c.rank == 0: print('in', os.environ['PMIX_SERVER_TMPDIR'], flush=True)
+";
+    for (how, wanted, word) in [
+        // one write: lines of two ranks must not mix
+        ("os.write(1, b'sum %d\\n' % c.allreduce(c.rank + 1))", 0, ""),
+        (
+            "c.rank == 1 and c.Abort(9); time.sleep(60)",
+            9,
+            "rank 1 on localhost aborts the job with exit code 9",
+        ),
+        (
+            "c.rank == 1 and os.kill(os.getpid(), 9); time.sleep(60)",
+            137,
+            "rank 1 on localhost was killed by SIGKILL",
+        ),
+        (
+            "c.rank == 1 and os._exit(0); time.sleep(60)",
+            1,
+            "rank 1 on localhost ended before its part of the job",
+        ),
+        ("c.rank == 1 and os._exit(3); time.sleep(60)", 3, "rank 1 on localhost ended with exit code 3"),
+    ] {
+        let mut command = launch(&["-n", "2", "--mpi", "openmpi", "--"]);
+        let output = command.arg(&python).arg("-c").arg(format!("{begin}{how}")).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), wanted, "{how}: {said}");
+        let own: Vec<&str> = said.lines().filter(|line| line.starts_with("rerail launch")).collect();
+        assert_eq!(own.len(), usize::from(wanted != 0), "one sentence after {how}: {said}");
+        assert!(own.iter().all(|line| line.contains(word)), "{how}: {said}");
+        let out = text(&output.stdout);
+        is_removed(&out);
+        assert!(wanted != 0 || out.matches("sum 3\n").count() == 2, "they are no job: {out}");
+    }
+}
+
+/// The PMIx server, which is a program that others wrote, and the agent, are killed in the middle of a job.
+#[test]
+fn a_killed_server_of_pmix_or_agent_leaves_nothing() {
+    let Some(python) = open_mpi_python() else { return };
+    let program = "import os, time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 0: print('in', os.environ['PMIX_SERVER_TMPDIR'], flush=True)
+time.sleep(60)";
+    for (of, word) in [("launch-pmix", "the PMIx server of this host has ended"), ("launch-agent", "is gone")]
+    {
+        let mark = format!("pmix-{of}-{}", std::process::id());
+        let mut child = launch(&["-n", "2", "--mpi", "openmpi", "--"])
+            .arg(&python)
+            .args(["-c", program])
+            .env("MARK", &mark)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut out).unwrap();
+        // of the agent and its guard the later one is the agent
+        let is_it = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|c| text(&c).contains(of));
+        let pid = marked(&mark).into_iter().filter(is_it).max().expect(of);
+        kill(pid, "-KILL");
+        let output = child.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), 125, "{of}: {said}");
+        assert!(said.contains(word), "{of}: {said}");
+        is_removed(&out);
+        eventually("nothing is left", || marked(&mark).is_empty());
+    }
+}
+
+#[test]
+fn a_library_of_pmix_that_cannot_be_used_is_said_in_one_sentence() {
+    let own = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pmix-{}", std::process::id()));
+    fs::create_dir_all(&own).unwrap();
+    fs::copy("/proc/self/exe", own.join("libpmix.so.2")).unwrap();
+    for (directory, word) in
+        [("/no/such", "there is no /no/such/lib/libpmix.so.2"), (own.to_str().unwrap(), "libpmix.so.2")]
+    {
+        let output =
+            launch(&["-n", "2", "--mpi", "openmpi", "--pmix", directory, "--", "true"]).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), 125, "{directory}: {said}");
+        assert!(said.contains(word) && said.contains("--pmix") && said.lines().count() == 1, "{said}");
+    }
+    fs::remove_dir_all(own).unwrap();
+    let output = launch(&["-n", "1", "--pmix", "/usr", "--", "true"]).output().unwrap();
+    assert!(code(&output) == 2 && text(&output.stderr).contains("--mpi openmpi"), "an option without use");
+}
+
 on_every_mpi! {
+    open_mpi_starts_under_rerail_on_three_nodes: starts_under_rerail(1);
     mpich_starts_under_rerail_on_three_nodes: starts_under_rerail(0);
     intel_mpi_starts_under_rerail_on_three_nodes: starts_under_rerail(2);
     a_job_outlives_the_network_of_its_launcher: outlives_its_network(0);

@@ -1,14 +1,15 @@
 //! A client of PMIx, as Open MPI's `mpirun` and `srun --mpi=pmix` serve it. Owns: the process's session with the library. Invariant: what the
 //! library returns is checked before it is read. Source: PMIx standard 4.1, under the names of the functions and attributes.
 
-mod abi;
 mod library;
 
 use crate::EXCHANGE_BYTES_MAX;
 use crate::error::JoinError;
 use crate::place::Place;
-use abi::{BOOL, BYTE_OBJECT, ByteObject, Data, GLOBAL, Info, Proc, RANK_WILDCARD, Status, UINT32, Value};
 use library::Library;
+use rerail_pmix::abi::{
+    self, BYTE_OBJECT, ByteObject, Data, GLOBAL, Info, Proc, RANK_WILDCARD, Status, UINT32, Value,
+};
 use std::ffi::{CStr, c_char};
 use std::ptr::{null, null_mut};
 
@@ -72,20 +73,6 @@ impl Drop for Got {
     }
 }
 
-/// A flag that is set.
-fn flag(key: &CStr) -> Info {
-    let mut info = Info {
-        key: [0; abi::KEY_BYTES],
-        flags: 0,
-        value: Value { kind: BOOL, data: Data { words: [0; 3] } },
-    };
-    info.value.data.flag = true;
-    for (to, from) in info.key.iter_mut().zip(key.to_bytes_with_nul()) {
-        *to = *from as c_char;
-    }
-    info
-}
-
 /// What a function returned, as a result.
 fn check(library: &Library, function: &'static str, status: Status) -> Result<(), JoinError> {
     if status == abi::SUCCESS {
@@ -101,7 +88,7 @@ impl Client {
     /// Initializes the library, which connects to the server that the environment names.
     pub fn new() -> Result<Self, JoinError> {
         let library = Library::load()?;
-        let mut own = Proc { namespace: [0; abi::NAMESPACE_BYTES], rank: 0 };
+        let mut own = Proc::new(c"", 0);
         // SAFETY: `own` may be written, and there are no attributes.
         let status = unsafe { (library.init)(&mut own, null_mut(), 0) };
         check(&library, "PMIx_Init", status)?;
@@ -137,7 +124,7 @@ impl Client {
         check(&self.library, "PMIx_Put", status)?;
         // SAFETY: the library is initialized.
         check(&self.library, "PMIx_Commit", unsafe { (self.library.commit)() })?;
-        let collect = flag(COLLECT_DATA);
+        let collect = Info::flag(COLLECT_DATA);
         // SAFETY: no processes are all of the job, and there is one attribute, which is read only and outlives the call.
         let status = unsafe { (self.library.fence)(null(), 0, &collect, 1) };
         check(&self.library, "PMIx_Fence", status)?;

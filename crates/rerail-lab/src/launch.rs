@@ -237,7 +237,12 @@ fn mpiexec(job: &Job, lab: &str, topology: &Topology, events: Option<&Path>) -> 
         let mut command = Command::new(env::current_exe().unwrap_or_else(|_| "rerail".into()));
         command.args(["launch", "--no-provider", "--rsh"]).arg(wrapper_path());
         command.args(["--hosts", &list(hosts.collect()), "--ppn", &ranks_per_node.to_string()]);
-        command.args(["-n", &ranks.to_string()]).args(arguments).arg("--").args(&job.program);
+        let name = match family {
+            Family::Mpich => "mpich",
+            Family::Intel => "intel",
+            Family::OpenMpi5 | Family::OpenMpi4 => "openmpi",
+        };
+        command.args(["--mpi", name, "-n", &ranks.to_string()]).args(arguments).arg("--").args(&job.program);
         command.envs(settings);
         return command;
     }

@@ -9,10 +9,13 @@
 use crate::link::{self, Connection, Ends, News, keep};
 use crate::message::{Bytes, Ended, Start, Stream, ToAgent, ToLauncher, read, write};
 use crate::pmi::{Answer, LINE_BYTES_MAX, Pmi};
+use crate::pmix::message::FromServer;
+use crate::pmix::serving::{self, Follows, Serving};
 use crate::proof::Key;
 use crate::rank;
 use std::io::{BufRead, ErrorKind};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -77,7 +80,8 @@ pub fn run() -> i32 {
         eprintln!("rerail: an agent is started by `rerail launch`, which gives it its orders");
         return EXIT_FAILED;
     };
-    match guard() {
+    let directory = serving::directory(&link::random());
+    match guard(&directory) {
         Guard::Ended(code) => code,
         Guard::Failed(why) => {
             eprintln!("rerail: the agent cannot be started: {why}");
@@ -87,7 +91,7 @@ pub fn run() -> i32 {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => {
-                    let code = runtime.block_on(work(orders));
+                    let code = runtime.block_on(work(orders, directory));
                     drop(runtime);
                     kill_rest();
                     code
@@ -109,8 +113,8 @@ enum Guard {
     Failed(std::io::Error),
 }
 
-/// Becomes two processes. There is one thread yet, so that a fork is safe.
-fn guard() -> Guard {
+/// Becomes two processes. There is one thread yet, so that a fork is safe. The directory is the agent's, which may be killed.
+fn guard(directory: &Path) -> Guard {
     let failed = || Guard::Failed(std::io::Error::last_os_error());
     // SAFETY: these calls take no pointers, and no other thread runs.
     unsafe {
@@ -134,7 +138,11 @@ fn guard() -> Guard {
                 }
                 Guard::Agent
             }
-            agent => Guard::Ended(watch(agent)),
+            agent => {
+                let code = watch(agent);
+                serving::remove(directory);
+                Guard::Ended(code)
+            }
         }
     }
 }
@@ -188,6 +196,8 @@ fn children() -> Vec<libc::pid_t> {
 /// What happens at an agent.
 enum Event {
     News(News),
+    /// From the PMIx server.
+    Server(serving::News),
     /// A rank has written a line for its launcher; nothing: it has closed the pair.
     Line(usize, Option<String>),
     /// A rank has ended, and everything that it wrote is read. The answer is whether PMI lets it end.
@@ -216,6 +226,29 @@ struct Job {
     input: Option<UnboundedSender<Bytes>>,
     running: Vec<bool>,
     stage: Stage,
+    /// The PMIx server, if the ranks need one.
+    serving: Option<Serving>,
+}
+
+/// What the ranks' variables for PMIx are, by the rank of this host.
+type Variables = Vec<Vec<(Bytes, Bytes)>>;
+
+/// How far an agent is.
+enum Phase {
+    /// The launcher has not said what to start.
+    Waits,
+    /// The ranks' PMIx server is not ready yet.
+    Prepares(Box<Start>, Serving),
+    /// The ranks were started.
+    Runs(Box<Job>),
+}
+
+/// Why an agent ends before its ranks, or without any.
+enum Stop {
+    /// There is nothing to do.
+    Over,
+    /// A sentence for the user, and the exit code.
+    Refused(String, i32),
 }
 
 impl Job {
@@ -254,6 +287,7 @@ impl Job {
                 let answers = self.pmi.fenced(values);
                 self.answer(answers, urgent);
             }
+            ToAgent::Pmix(gives) => drop(self.serving.as_ref().map(|serving| serving.give(gives))),
             ToAgent::Input(bytes) if bytes.is_empty() => self.input = None,
             // one that has ended reads nothing
             ToAgent::Input(bytes) => drop(self.input.as_ref().map(|input| input.send(bytes))),
@@ -282,9 +316,150 @@ impl Job {
             }
         }
     }
+
+    fn may_end(&self, rank: usize) -> bool {
+        self.pmi.may_end(rank) && self.serving.as_ref().is_none_or(|serving| serving.may_end(rank))
+    }
+
+    /// A message of the PMIx server.
+    fn served(&mut self, message: FromServer, urgent: &UnboundedSender<Vec<u8>>) {
+        let Some(serving) = &mut self.serving else { return };
+        let message = match serving.receive(message) {
+            Follows::Nothing => return,
+            Follows::Abort(rank, code) => ToLauncher::Abort(rank as usize, code),
+            Follows::Wants(wants) => ToLauncher::Pmix(wants),
+            Follows::TooMuch(why) => ToLauncher::Refused(why, EXIT_FAILED),
+        };
+        let _ = urgent.send(write(&message));
+    }
 }
 
-async fn work(orders: Orders) -> i32 {
+/// An agent: its phase, and where it sends.
+struct Agent {
+    phase: Phase,
+    directory: PathBuf,
+    events: mpsc::Sender<Event>,
+    urgent: UnboundedSender<Vec<u8>>,
+    bulk: mpsc::Sender<Vec<u8>>,
+    /// News of the PMIx server.
+    from_server: Option<mpsc::Receiver<serving::News>>,
+}
+
+impl Agent {
+    fn is_over(&self) -> bool {
+        matches!(&self.phase, Phase::Runs(job) if job.is_over())
+    }
+
+    fn kill_at(&self) -> Option<Instant> {
+        if let Phase::Runs(job) = &self.phase { job.kill_at() } else { None }
+    }
+
+    /// A message of the launcher.
+    fn receive(&mut self, message: ToAgent) -> Result<(), Stop> {
+        match (message, &mut self.phase) {
+            (ToAgent::Start(start), Phase::Waits) if start.pmix.is_some() => {
+                let (serving, news) = serving::start(&start, &self.directory).map_err(|why| {
+                    let why = format!("cannot start a PMIx server in {}: {why}", self.directory.display());
+                    Stop::Refused(why, EXIT_FAILED)
+                })?;
+                self.from_server = Some(news);
+                self.phase = Phase::Prepares(start, serving);
+                Ok(())
+            }
+            (ToAgent::Start(start), Phase::Waits) => self.begin(*start, None),
+            (ToAgent::End(_), Phase::Waits | Phase::Prepares(..)) => Err(Stop::Over),
+            (message, Phase::Runs(job)) => {
+                job.receive(message, &self.urgent);
+                Ok(())
+            }
+            // a signal for ranks that are not there yet
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, start: Start, pmix: Option<(Serving, Variables)>) -> Result<(), Stop> {
+        let begun = begin(start, pmix, &self.events, &self.bulk, &self.urgent);
+        let job = begun.map_err(|(why, exit)| Stop::Refused(why, exit))?;
+        self.phase = Phase::Runs(Box::new(job));
+        Ok(())
+    }
+
+    /// News of the PMIx server.
+    fn served(&mut self, news: serving::News) -> Result<(), Stop> {
+        match (news, std::mem::replace(&mut self.phase, Phase::Waits)) {
+            (serving::News::Message(FromServer::Ready(variables)), Phase::Prepares(start, serving)) => {
+                let mut start = *start;
+                // before the user's own, which override them
+                let own = serving.variables().into_iter().map(|(name, value)| (name.into(), value));
+                start.env.splice(0..0, own);
+                self.begin(start, Some((serving, variables)))
+            }
+            (serving::News::Message(message), Phase::Runs(mut job)) => {
+                job.served(message, &self.urgent);
+                self.phase = Phase::Runs(job);
+                Ok(())
+            }
+            (serving::News::Ended(why), Phase::Runs(job)) => {
+                // the launcher ends all ranks
+                let _ = self.urgent.send(write(&ToLauncher::Refused(why, EXIT_FAILED)));
+                self.phase = Phase::Runs(job);
+                Ok(())
+            }
+            (serving::News::Ended(why), _) => Err(Stop::Refused(why, EXIT_FAILED)),
+            // a server has nothing to say before it serves
+            (serving::News::Message(_), phase) => {
+                self.phase = phase;
+                Ok(())
+            }
+        }
+    }
+
+    /// What happens at the ranks.
+    fn of_rank(&mut self, event: Event) {
+        let Phase::Runs(job) = &mut self.phase else { return };
+        match event {
+            Event::Line(rank, Some(line)) => {
+                let answers = job.pmi.line(rank, &line);
+                job.answer(answers, &self.urgent);
+            }
+            Event::Line(rank, None) => job.to_ranks[rank] = None,
+            Event::Exited(rank, answer) => drop(answer.send(job.may_end(rank))),
+            Event::Reported(rank) => {
+                job.running[rank] = false;
+                // what it has started
+                rank::signal(job.groups[rank], libc::SIGKILL);
+            }
+            Event::News(_) | Event::Server(_) | Event::Alone(_) => {}
+        }
+    }
+
+    /// Ends what is beside the ranks.
+    async fn finish(self) {
+        let serving = match self.phase {
+            Phase::Waits => None,
+            Phase::Prepares(_, serving) => Some(serving),
+            Phase::Runs(job) => job.serving,
+        };
+        // what it reports of its end is expected
+        drop(self.from_server);
+        if let Some(serving) = serving {
+            serving.finish().await;
+        }
+    }
+}
+
+async fn news_of(server: &mut Option<mpsc::Receiver<serving::News>>) -> serving::News {
+    let news = match server {
+        Some(server) => server.recv().await,
+        None => None,
+    };
+    match news {
+        Some(news) => news,
+        None => std::future::pending().await,
+    }
+}
+
+async fn work(orders: Orders, directory: PathBuf) -> i32 {
     let (urgent, from_urgent) = mpsc::unbounded_channel();
     let (bulk, from_bulk) = mpsc::channel(16);
     let (connections, from_connections) = mpsc::channel(1);
@@ -294,69 +469,68 @@ async fn work(orders: Orders) -> i32 {
     let mut kept = tokio::spawn(keep(ends));
     let call = || drop(tokio::spawn(reach(orders.clone(), connections.clone(), events.clone())));
     call();
-    let mut job: Option<Job> = None;
-    let mut bulk = Some(bulk);
-    let mut code = 0;
     let Ok(mut term) = signal(SignalKind::terminate()) else { return EXIT_FAILED };
-    while !job.as_ref().is_some_and(Job::is_over) {
-        let kill_at = job.as_ref().and_then(Job::kill_at);
+    let events = events.clone();
+    let mut agent =
+        Agent { phase: Phase::Waits, directory, events, urgent: urgent.clone(), bulk, from_server: None };
+    let mut alone = false;
+    let mut code = 0;
+    while !agent.is_over() {
+        let kill_at = agent.kill_at();
         let event = tokio::select! {
             Some(event) = happens.recv() => event,
             Some(found) = from_news.recv() => Event::News(found),
+            news = news_of(&mut agent.from_server) => Event::Server(news),
             _ = term.recv() => Event::Alone("the agent was terminated".into()),
             () = async { sleep_until(kill_at.expect("it is set")).await }, if kill_at.is_some() => {
-                job.as_mut().expect("it has one").kill();
+                if let Phase::Runs(job) = &mut agent.phase { job.kill() }
                 continue;
             }
         };
-        match (event, &mut job) {
-            (Event::News(News::Connected), _) => {}
-            (Event::News(News::Lost), _) => call(),
-            (Event::News(News::Message(message)), job) => match (read::<ToAgent>(&message), job) {
-                (Some(ToAgent::Start(start)), job @ None) => {
-                    let bulk = bulk.take().expect("there is one start");
-                    match begin(*start, &events, &bulk, &urgent) {
-                        Ok(begun) => *job = Some(begun),
-                        Err((why, exit)) => {
-                            let _ = urgent.send(write(&ToLauncher::Refused(why, exit)));
-                            code = exit;
-                            break;
-                        }
-                    }
-                }
-                (Some(ToAgent::End(_)), None) => break,
-                (Some(message), Some(job)) => job.receive(message, &urgent),
-                // nothing else comes before the start, and an agent of another version is the launcher's to report
-                _ => {}
-            },
-            (Event::Line(rank, Some(line)), Some(job)) => {
-                let answers = job.pmi.line(rank, &line);
-                job.answer(answers, &urgent);
+        let done = match event {
+            Event::News(News::Connected) => Ok(()),
+            Event::News(News::Lost) => {
+                call();
+                Ok(())
             }
-            (Event::Line(rank, None), Some(job)) => job.to_ranks[rank] = None,
-            (Event::Exited(rank, answer), Some(job)) => drop(answer.send(job.pmi.may_end(rank))),
-            (Event::Reported(rank), Some(job)) => {
-                job.running[rank] = false;
-                // what it has started
-                rank::signal(job.groups[rank], libc::SIGKILL);
+            // an agent of another version is the launcher's to report
+            Event::News(News::Message(message)) => {
+                read::<ToAgent>(&message).map_or(Ok(()), |message| agent.receive(message))
             }
-            (Event::Alone(why), job) => {
+            Event::Server(news) => agent.served(news),
+            Event::Alone(why) => {
                 eprintln!("rerail: {why}: the ranks of this host are ended");
-                code = EXIT_FAILED;
-                match job {
-                    Some(job) => job.end(libc::SIGTERM),
-                    None => return code,
+                alone = true;
+                match &mut agent.phase {
+                    Phase::Runs(job) => {
+                        job.end(libc::SIGTERM);
+                        Ok(())
+                    }
+                    _ => Err(Stop::Over),
                 }
             }
-            (Event::Line(..) | Event::Exited(..) | Event::Reported(_), None) => {}
+            event => {
+                agent.of_rank(event);
+                Ok(())
+            }
+        };
+        match done {
+            Ok(()) => {}
+            Err(Stop::Over) => break,
+            Err(Stop::Refused(why, exit)) => {
+                let _ = urgent.send(write(&ToLauncher::Refused(why, exit)));
+                code = exit;
+                break;
+            }
         }
     }
-    if code == EXIT_FAILED {
+    agent.finish().await;
+    if alone {
         // no launcher is there to know
-        return code;
+        return EXIT_FAILED;
     }
     let _ = urgent.send(write(&ToLauncher::Done));
-    drop((urgent, bulk));
+    drop(urgent);
     // the rest of the output, and the last message
     loop {
         tokio::select! {
@@ -402,14 +576,17 @@ async fn reach(orders: Orders, connections: mpsc::Sender<Connection>, events: mp
 /// Starts the ranks of this host; with a sentence and an exit code where that fails.
 fn begin(
     start: Start,
+    pmix: Option<(Serving, Variables)>,
     events: &mpsc::Sender<Event>,
     bulk: &mpsc::Sender<Vec<u8>>,
     urgent: &UnboundedSender<Vec<u8>>,
 ) -> Result<Job, (String, i32)> {
     let pmi = Pmi::new(&start.job, start.size, start.first, start.count, &start.mapping);
     let mut ranks = Vec::new();
+    let (serving, variables) = pmix.unzip();
     for local in 0..start.count {
-        match rank::start(&start, local) {
+        let variables = variables.as_ref().map(|all| all.get(local).map_or(&[][..], Vec::as_slice));
+        match rank::start(&start, local, variables) {
             Ok(rank) => ranks.push(rank),
             Err(why) => {
                 for rank in &mut ranks {
@@ -426,6 +603,7 @@ fn begin(
         input: None,
         running: vec![true; start.count],
         stage: Stage::Runs,
+        serving,
         start,
     };
     for (local, mut rank) in ranks.into_iter().enumerate() {

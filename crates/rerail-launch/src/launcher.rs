@@ -8,9 +8,12 @@
 //! gone.
 
 use crate::agent::Orders;
+use crate::exchange::Exchange;
 use crate::hosts::{Host, mapping};
 use crate::link::{Connection, Ends, News, accept, keep, random};
-use crate::message::{Bytes, Ended, Start, Stream, ToAgent, ToLauncher, read, write};
+use crate::message::{
+    Bytes, Ended, PmixJob, PmixLibrary, Start, Stream, ToAgent, ToLauncher, Wants, read, write,
+};
 use crate::proof::Key;
 use crate::rank::signal_name;
 use std::collections::VecDeque;
@@ -74,6 +77,8 @@ pub struct Spec {
     pub patience: Duration,
     /// Time between the signal that ends ranks and the one that kills them.
     pub grace: Duration,
+    /// Ranks get a PMIx server, whose library is there; `None`: they get none.
+    pub pmix: Option<PmixLibrary>,
 }
 
 /// What happens.
@@ -112,6 +117,7 @@ struct Job {
     spec: Spec,
     agents: Vec<Agent>,
     sessions: JoinSet<()>,
+    exchange: Exchange,
     /// Number of ranks.
     size: usize,
     /// It ends: agents are waited for until then.
@@ -249,6 +255,7 @@ impl Job {
             }
         });
         Self {
+            exchange: Exchange::new(spec.placed.iter().map(|(_, ranks)| ranks.clone())),
             agents: agents.collect(),
             sessions,
             size,
@@ -275,6 +282,10 @@ impl Job {
             directory: self.spec.directory.clone(),
             env: self.spec.env.clone(),
             grace_ms: self.spec.grace.as_millis() as u64,
+            pmix: self.spec.pmix.as_ref().map(|library| {
+                let hosts = self.agents.iter().map(|agent| (agent.host.name.clone(), agent.ranks.len()));
+                PmixJob { library: library.clone(), hosts: hosts.collect(), host: n }
+            }),
         }
     }
 
@@ -353,6 +364,7 @@ impl Job {
                     self.send_all(&ToAgent::Fenced(all));
                 }
             }
+            ToLauncher::Pmix(wants) => self.exchange(n, wants),
             ToLauncher::Took => self.input_room.add_permits(1),
             ToLauncher::Abort(rank, code) => {
                 if self.code.is_none() {
@@ -368,6 +380,21 @@ impl Job {
             ToLauncher::Done => {
                 agent.done = true;
                 agent.lost = None;
+            }
+        }
+    }
+
+    /// A message of a host's PMIx server.
+    fn exchange(&mut self, n: usize, wants: Wants) {
+        match self.exchange.receive(n, wants) {
+            Ok(answers) => {
+                answers.into_iter().for_each(|(agent, gives)| self.send(agent, &ToAgent::Pmix(gives)));
+            }
+            Err(why) => {
+                if self.code.is_none() {
+                    eprintln!("rerail launch: {why}");
+                }
+                self.fail(EXIT_FAILED);
             }
         }
     }

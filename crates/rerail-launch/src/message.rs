@@ -31,6 +31,79 @@ pub struct Start {
     pub env: Vec<(Bytes, Bytes)>,
     /// Milliseconds between the signal that ends ranks and the one that kills them.
     pub grace_ms: u64,
+    /// What a PMIx server needs to know as well; `None`: there is none.
+    pub pmix: Option<PmixJob>,
+}
+
+/// What a PMIx server needs to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PmixJob {
+    /// Where its library is.
+    pub library: PmixLibrary,
+    /// The hosts of the job, and how many ranks each has.
+    pub hosts: Vec<(String, usize)>,
+    /// Which of them this one is.
+    pub host: usize,
+}
+
+/// Where the library of a PMIx server is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PmixLibrary {
+    /// Below this directory, or in it, and nowhere else.
+    In(Bytes),
+    /// Below the first of these that has it, or where the loader finds it.
+    Found(Vec<Bytes>),
+}
+
+/// What the PMIx server of a host wants from those of the others. Each wait has a ticket, which is its server's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wants {
+    /// All ranks of this host that take part in a fence are at it.
+    Fence {
+        /// Names the wait.
+        ticket: u64,
+        /// Which ranks of the job take part, sorted; none: all.
+        ranks: Vec<u32>,
+        /// What those of this host have put.
+        data: Bytes,
+    },
+    /// What a rank of another host has put.
+    Fetch {
+        /// Names the wait.
+        ticket: u64,
+        /// Which rank.
+        rank: u32,
+    },
+    /// The answer to [`Gives::Fetch`]; nothing: there is no such thing.
+    Fetched {
+        /// The agent that wants it.
+        agent: u32,
+        /// Names its wait.
+        ticket: u64,
+        /// What there is.
+        data: Option<Bytes>,
+    },
+}
+
+/// What the PMIx server of a host is given by those of the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Gives {
+    /// What it waits for; nothing: there is no such thing.
+    Data {
+        /// Names the wait.
+        ticket: u64,
+        /// What there is.
+        data: Option<Bytes>,
+    },
+    /// Another host wants what a rank of this one has put.
+    Fetch {
+        /// The agent that wants it.
+        agent: u32,
+        /// Names its wait.
+        ticket: u64,
+        /// Which rank.
+        rank: u32,
+    },
 }
 
 /// From the launcher to an agent.
@@ -40,6 +113,8 @@ pub enum ToAgent {
     Start(Box<Start>),
     /// All hosts are at the barrier: what their ranks have put since the last one.
     Fenced(Vec<(String, String)>),
+    /// For its PMIx server.
+    Pmix(Gives),
     /// For the standard input of rank 0; nothing is its end.
     Input(Bytes),
     /// A signal for all ranks.
@@ -85,6 +160,8 @@ pub enum ToLauncher {
     Output(usize, Stream, Bytes),
     /// All ranks of this host are at the barrier, and have put these values.
     Fence(Vec<(String, String)>),
+    /// Of its PMIx server.
+    Pmix(Wants),
     /// Rank 0 has taken one message of its standard input.
     Took,
     /// A rank ends the job.

@@ -46,11 +46,22 @@ fn place(start: &Start, local: usize, pmi: i32) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Starts a rank of this host.
+/// Variables by which scripts for Open MPI know the place of a process.
+fn place_of_open_mpi(start: &Start, local: usize) -> Vec<(&'static str, String)> {
+    vec![
+        ("OMPI_COMM_WORLD_RANK", (start.first + local).to_string()),
+        ("OMPI_COMM_WORLD_SIZE", start.size.to_string()),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", local.to_string()),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", start.count.to_string()),
+        ("OMPI_COMM_WORLD_NODE_RANK", local.to_string()),
+    ]
+}
+
+/// Starts a rank of this host, with the variables that its PMIx server wants, if there is one.
 ///
 /// # Errors
 /// That of the system; a program that is not there is `NotFound`.
-pub fn start(start: &Start, local: usize) -> Result<Rank> {
+pub fn start(start: &Start, local: usize, pmix: Option<&[(Bytes, Bytes)]>) -> Result<Rank> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     let theirs = OwnedFd::from(theirs);
     let (fd, agent) = (theirs.as_raw_fd(), std::process::id());
@@ -60,6 +71,10 @@ pub fn start(start: &Start, local: usize) -> Result<Rank> {
     command.env_clear().envs(std::env::vars_os().filter(|(name, _)| OF_HOST.iter().any(|own| name == own)));
     command.envs(start.env.iter().map(|(name, value)| (text(name), text(value))));
     command.env_remove("PMI_PORT").envs(place(start, local, fd));
+    if let Some(variables) = pmix {
+        command.envs(place_of_open_mpi(start, local));
+        command.envs(variables.iter().map(|(name, value)| (text(name), text(value))));
+    }
     command.current_dir(text(&start.directory));
     let reads = start.first + local == 0;
     command.stdin(if reads { Stdio::piped() } else { Stdio::null() });
