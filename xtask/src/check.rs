@@ -45,6 +45,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "rerail-lab",
             "rerail-launch",
             "rerail-verbs",
+            "rerail-rwapi",
+            "rerail-join",
         ],
     ),
     ("rerail-launch", &[]),
