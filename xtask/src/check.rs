@@ -45,6 +45,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "rerail-lab",
             "rerail-launch",
             "rerail-verbs",
+            "rerail-rwapi",
+            "rerail-join",
         ],
     ),
     // libpmix: a leaf, because servers and clients of it use it

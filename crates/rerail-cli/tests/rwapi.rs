@@ -32,7 +32,7 @@ fn programs(provider: &Path) -> PathBuf {
         let prefix = prefix(provider);
         for source in ["examples/rwapi/c/ring", "examples/rwapi/c/heat", "examples/rwapi/c/workqueue"]
             .iter()
-            .chain(&["tests/rwapi/sleeper", "tests/rwapi/wrong", FIGURES])
+            .chain(&["tests/rwapi/sleeper", "tests/rwapi/wrong", FIGURES, "tests/rwapi/random"])
         {
             let source = checkout().join(source).with_extension("c");
             let mut gcc = Command::new("gcc");
@@ -116,6 +116,11 @@ fn examples_in_rust_are_right_on_several_nodes() {
     }
 }
 
+fn every_fault_was_in_time(output: &Output) {
+    let missed = text(&output.stderr).contains("items of the schedule");
+    assert!(!missed, "the program ended before the last fault: {}", text(&output.stderr));
+}
+
 #[test]
 fn examples_are_right_while_rails_break_and_through_a_blackout() {
     let mpi = &mpis()[0];
@@ -133,8 +138,31 @@ fn examples_are_right_while_rails_break_and_through_a_blackout() {
     for (program, more) in runs {
         let output = on_three_nodes(mpi, &provider, &arguments, program, more);
         assert!(succeeds(&output).trim_end().ends_with("right"));
-        let missed = text(&output.stderr).contains("items of the schedule");
-        assert!(!missed, "the program ended before the last fault: {}", text(&output.stderr));
+        every_fault_was_in_time(&output);
+    }
+}
+
+/// All nodes check every message, and every byte after each barrier, against what the seeds say.
+#[test]
+fn random_programs_keep_every_promise_while_rails_break() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let program = programs(&provider).join("random");
+    let each = "200ms cut rail0 down; 600ms heal rail0; 900ms cut rail1 dark; 1400ms heal rail1; \
+        1700ms cut rail0 dark-in node 1; 2200ms heal rail0; 2500ms cut rail1 reset; 2800ms heal rail1; \
+        3100ms cut rail1 dark-out node 2; 3600ms heal rail1; 3900ms cut all dark; 4900ms heal all";
+    let overlapping = "200ms cut rail0 dark-out node 0; 400ms cut rail1 reset; 600ms heal all; \
+        900ms cut rail1 down; 1000ms cut rail0 dark; 1800ms heal rail0; 2200ms heal rail1; \
+        2500ms cut all reset; 2600ms heal all; 2900ms cut rail0 down node 1; 3100ms cut rail1 dark node 2; \
+        3900ms heal all";
+    // with more ranks, some are neighbours on one node, and write through shared memory
+    for (ranks, first, ms, schedule) in [("3", "0", "5100", each), ("5", "1000", "4100", overlapping)] {
+        let arguments = ["-n", ranks, "--schedule", schedule];
+        let more = ["--first", first, "--seeds", "20", "--ms", ms];
+        let output = on_three_nodes(mpi, &provider, &arguments, &[&program], &more);
+        let out = succeeds(&output);
+        assert_eq!(out.lines().filter(|l| l.contains(" right: ")).count().to_string(), ranks, "{out}");
+        every_fault_was_in_time(&output);
     }
 }
 

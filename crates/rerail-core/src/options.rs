@@ -44,6 +44,9 @@ pub enum ShmMode {
     Off,
 }
 
+/// See [`Options::silent_probe_max`].
+const SILENT_PROBE_MAX: Duration = Duration::from_millis(500);
+
 /// Values of all options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -90,6 +93,9 @@ pub struct Options {
     /// How long connections must be refused, on every rail that answers at all, until a peer counts as dead without further
     /// proof; `None`: never.
     pub refused_timeout: Option<Duration>,
+    /// Longest interval of fresh streams to a silent peer. No option of the user: RWAPI chooses it, so that the eight refusals that
+    /// `refused_timeout` needs come within it.
+    pub silent_probe_max: Duration,
     /// How long closing waits for what the peer has not acknowledged.
     pub linger: Duration,
     /// Whether a program that requests delivery-complete as a default of its sends is given it back (hazard H14).
@@ -153,6 +159,7 @@ impl Default for Options {
             hedge_percent: 0,
             partition_timeout: None,
             refused_timeout: None,
+            silent_probe_max: SILENT_PROBE_MAX,
             linger: Duration::ZERO,
             echo_delivery: false,
             idle_probe: Duration::ZERO,

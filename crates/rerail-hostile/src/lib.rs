@@ -8,10 +8,14 @@
 //!   refused is refused with an error, never with a panic.
 //! * [`sequence`]: whole conversations. Two engines work, and a third party interferes: first without any secret
 //!   ([`sequence::outsider`]), then with all of them ([`sequence::insider`], a peer that is broken or lies).
+//! * [`nodes`]: a node of RWAPI between honest programs and nodes that send what they like.
+//! * [`join`]: a launcher that answers what it likes.
 
 #![warn(missing_docs)]
 
+pub mod join;
 mod net;
+pub mod nodes;
 pub mod parsers;
 pub mod sequence;
 pub mod tally;
@@ -41,6 +45,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("exchange", parsers::exchange),
     ("outsider", sequence::outsider),
     ("insider", sequence::insider),
+    ("nodes", nodes::nodes),
+    ("join", join::join),
 ];
 
 /// The target of this name.

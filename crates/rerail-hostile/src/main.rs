@@ -25,8 +25,11 @@ fn main() -> ExitCode {
             }
         }
     }
-    if name == "insider" {
-        println!("{}", rerail_hostile::tally::line());
+    match name.as_str() {
+        "insider" => println!("{}", rerail_hostile::tally::line()),
+        "nodes" => println!("{}", rerail_hostile::nodes::line()),
+        "join" => println!("{}", rerail_hostile::join::line()),
+        _ => {}
     }
     println!("{name}: nothing was found");
     ExitCode::SUCCESS

@@ -62,6 +62,39 @@ fn random_conversations_break_no_promise() {
     }
 }
 
+#[test]
+fn random_steps_reach_every_kind_of_message_between_nodes() {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..NODES_ROUNDS {
+        let bytes: Vec<u8> = (0..next() as usize % 200).map(|_| (next() >> 24) as u8).collect();
+        if let Err(e) = std::panic::catch_unwind(|| rerail_hostile::nodes::nodes(&bytes)) {
+            let file = std::env::temp_dir().join(format!("rerail-nodes-{round}"));
+            std::fs::write(&file, &bytes).expect("the input is kept");
+            eprintln!("replay: cargo run -p rerail-hostile -- nodes {}", file.display());
+            std::panic::resume_unwind(e);
+        }
+    }
+    println!("{}", rerail_hostile::nodes::line());
+    assert_eq!(rerail_hostile::nodes::missing(), [""; 0], "never reached");
+}
+
+/// Jobs of random steps.
+const NODES_ROUNDS: u32 = 500;
+
+#[test]
+fn the_seeds_of_a_launcher_reach_every_answer() {
+    for entry in std::fs::read_dir(seeds().join("join")).expect("there are seeds").flatten() {
+        rerail_hostile::join::join(&std::fs::read(entry.path()).expect("it can be read"));
+    }
+    assert_eq!(rerail_hostile::join::missing(), [""; 0], "never reached");
+}
+
 /// Conversations of each sort.
 const ROUNDS: u32 = 20_000;
 

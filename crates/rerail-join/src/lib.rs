@@ -12,6 +12,8 @@
 
 mod env;
 mod error;
+#[cfg(feature = "hostile")]
+pub mod hostile;
 mod place;
 mod pmi1;
 mod pmix;

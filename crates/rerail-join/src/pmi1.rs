@@ -214,8 +214,14 @@ impl Client {
         Self::introduce(stream.into(), id)
     }
 
+    /// Over a socket that is already there.
+    #[cfg(feature = "hostile")]
+    pub fn over(socket: OwnedFd, place: Place) -> Result<Self, JoinError> {
+        Self::begin(Lines { socket, rest: Vec::new() }, place)
+    }
+
     /// Gets rank and size over a new connection.
-    fn introduce(socket: OwnedFd, id: u64) -> Result<Self, JoinError> {
+    pub fn introduce(socket: OwnedFd, id: u64) -> Result<Self, JoinError> {
         let mut lines = Lines { socket, rest: Vec::new() };
         lines.request("initack", &format!(" pmiid={id}"), "initack")?;
         let mut set = |name: &str| lines.answer("initack", "set")?.number(name);

@@ -144,3 +144,28 @@ impl Client {
         check(&self.library, "PMIx_Finalize", unsafe { (self.library.finalize)(null(), 0) })
     }
 }
+
+/// For the fuzzer: what is read of a value of the library.
+#[cfg(feature = "hostile")]
+pub fn read(kind: u16, words: [u64; 3], bytes: Option<&[u8]>) -> (Option<u32>, Option<Vec<u8>>) {
+    let mut data = Data { words };
+    if let Some(bytes) = bytes {
+        // SAFETY: new memory of at least one byte, which is checked before it is written, and freed by `Got` as memory of the library.
+        let copy = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
+        assert!(!copy.is_null(), "there is memory");
+        // SAFETY: both are of this length, and the copy is new.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };
+        data.byte_object = ByteObject { bytes: copy.cast(), size: bytes.len() };
+    } else if kind == BYTE_OBJECT {
+        // the library promises that a pointer points to that many bytes, and nothing of the size
+        data.byte_object = ByteObject { bytes: null_mut(), size: words[0] as usize };
+    }
+    let kind = if bytes.is_some() { BYTE_OBJECT } else { kind };
+    // SAFETY: new memory of the size of a value, which is checked before it is written, and freed by `Got` as memory of the library.
+    let value = unsafe { libc::malloc(size_of::<Value>()) }.cast::<Value>();
+    assert!(!value.is_null(), "there is memory");
+    // SAFETY: it is new, and large enough.
+    unsafe { value.write(Value { kind, data }) };
+    let got = Got(value);
+    (got.number(), got.bytes().map(<[u8]>::to_vec))
+}

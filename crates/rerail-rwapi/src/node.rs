@@ -6,7 +6,7 @@ use crate::blocks::{Blocks, Unused};
 use crate::inbox::{Inbox, Small, WINDOW};
 use crate::net::{BlockName, NODES_MAX, Net};
 use crate::sids::{Sid, Sids};
-use crate::word::{Kind, SMALL_BYTES, parse, word};
+use crate::word::{Kind, SMALL_BYTES, parse, replaces, word};
 use rerail_core::wire::Address;
 use rerail_core::{
     Completion, CompletionError, CompletionKind, CompletionLevel, CqId, EndpointId, Engine, EpId, IoVec,
@@ -159,6 +159,9 @@ pub struct Node {
     changes: u64,
     /// Planted: messages do not wait for the writes before them.
     overtakes: bool,
+    /// How often a message of each kind was taken; first, what was none.
+    #[cfg(feature = "hostile")]
+    taken: [u64; 7],
 }
 
 impl Node {
@@ -205,6 +208,8 @@ impl Node {
             leaving: false,
             changes: 0,
             overtakes: false,
+            #[cfg(feature = "hostile")]
+            taken: [0; 7],
             peers,
         };
         for buffer in 0..BUFFERS {
@@ -555,6 +560,12 @@ impl Node {
 
     /// Sends a message now, or as soon as there is room. To a node that is gone nothing is sent.
     fn post_or_keep(&mut self, engine: &mut Engine, node: usize, word: u64, payload: &Small, now: Time) {
+        // a peer that sends queries and takes no answers must not make this grow
+        let older = self.late.iter_mut().find(|(to, kept, _)| *to == node && replaces(*kept, word));
+        if let Some((_, kept, rest)) = older {
+            (*kept, *rest) = (word, *payload);
+            return;
+        }
         let waits = self.late.iter().any(|(to, ..)| *to == node);
         if waits || self.post(engine, node, word, payload, now) == Err(Refused::Again) {
             self.late.push_back((node, word, *payload));
@@ -661,7 +672,12 @@ impl Node {
     /// A message of a node. What makes no sense comes from no node of the job, or from a broken one, and is dropped.
     fn message(&mut self, engine: &mut Engine, c: &Completion, now: Time) {
         let Some(node) = c.src.and_then(|src| self.by_name.get(&src)).copied() else { return };
-        let Some((kind, value)) = c.data.and_then(parse).filter(|_| c.len == SMALL_BYTES) else { return };
+        let parsed = c.data.and_then(parse).filter(|_| c.len == SMALL_BYTES);
+        #[cfg(feature = "hostile")]
+        {
+            self.taken[parsed.map_or(0, |(kind, _)| kind as usize)] += 1;
+        }
+        let Some((kind, value)) = parsed else { return };
         let begin = self.buffers[c.context].0;
         let offset = (c.buf).wrapping_sub(begin as usize);
         assert!(offset + SMALL_BYTES <= BUFFER_BYTES, "a message lies in the buffer that took it");
@@ -671,6 +687,8 @@ impl Node {
         let more = u64::from_le_bytes(small[..8].try_into().expect("eight bytes"));
         let mut out = Vec::new();
         match kind {
+            // its end was reported: this node believed a report of another one
+            Kind::Small if self.peers[node].gone && !self.unreported.contains(&node) => {}
             Kind::Small => {
                 if !self.inbox.arrive(node, small, value) {
                     // it keeps no window: none of the job's
@@ -749,6 +767,30 @@ impl Node {
         let (mut freed, owned) = self.blocks.take_all();
         freed.extend(self.take_unused());
         Left { freed, owned }
+    }
+
+    /// How often a message of each [`Kind`] was taken, by its number; at 0, what was no message.
+    #[cfg(feature = "hostile")]
+    pub fn taken(&self) -> [u64; 7] {
+        self.taken
+    }
+
+    /// Messages that wait for room.
+    #[cfg(feature = "hostile")]
+    pub fn late(&self) -> usize {
+        self.late.len()
+    }
+
+    /// Frees the buffers, for runs of many nodes in one process.
+    ///
+    /// # Safety
+    /// The engine was dropped.
+    #[cfg(feature = "hostile")]
+    pub unsafe fn free_buffers(self) {
+        for Buffer(ptr) in self.buffers {
+            // SAFETY: from `Buffer::new`, and by the caller's promise no engine writes there any more.
+            drop(unsafe { Box::from_raw(ptr.cast::<[u8; BUFFER_BYTES]>()) });
+        }
     }
 
     /// Plants the bug that messages do not wait for the writes before them.

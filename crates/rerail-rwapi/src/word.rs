@@ -36,6 +36,16 @@ pub fn parse(word: u64) -> Option<(Kind, u64)> {
     Some((kind, word & ((1 << VALUE_BITS) - 1)))
 }
 
+/// Whether a message to the same node makes an earlier one needless that was not sent yet: all but the program's say how far something is.
+pub fn replaces(earlier: u64, later: u64) -> bool {
+    match (parse(earlier), parse(later)) {
+        (Some((Kind::Small, _)), _) => false,
+        (Some((Kind::Obituary, _)), _) => earlier == later,
+        (Some((kind, _)), Some((newer, _))) => kind == newer,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +57,18 @@ mod tests {
             assert_eq!(parse(word(kind, 0x12_3456_789a)), Some((kind, 0x12_3456_789a)));
         }
         assert_eq!((parse(0), parse(7 << 56), parse(u64::MAX)), (None, None, None));
+    }
+
+    #[test]
+    fn a_report_replaces_an_older_one_of_its_kind_and_a_message_of_the_program_none() {
+        use Kind::*;
+        for kind in [Credit, Arrived, Release, Query] {
+            assert!(replaces(word(kind, 1), word(kind, 2)));
+            assert!(!replaces(word(kind, 1), word(Small, 1)) && !replaces(word(Obituary, 1), word(kind, 1)));
+        }
+        assert!(!replaces(word(Small, 1), word(Small, 1)));
+        assert!(
+            replaces(word(Obituary, 1), word(Obituary, 1)) && !replaces(word(Obituary, 1), word(Obituary, 2))
+        );
     }
 }

@@ -57,7 +57,8 @@ impl Job {
         let lookup = |row: &rerail_core::OptionRow| {
             std::env::var(format!("FI_RERAIL_{}", row.name.to_uppercase())).ok()
         };
-        let options = rerail_runtime::read_options(lookup).map_err(start_error)?;
+        let mut options = rerail_runtime::read_options(lookup).map_err(start_error)?;
+        options.silent_probe_max = rerail_rwapi::SILENT_PROBE_MAX;
         let rails = rerail_kinds::attach_with_shm(&options).map_err(start_error)?;
         let runtime = Runtime::start(Setup { options, rails, log: None }).map_err(start_error)?;
         let port = runtime.open_endpoint_by(Port::open).map_err(start_error)?;

@@ -58,7 +58,7 @@ const NEIGHBOUR_FRESH: Duration = ms(750);
 /// Unanswered queries on each path that a verdict needs.
 const QUESTIONS_MIN: usize = 4;
 /// How long the peer's kernel may take to accept a fresh connection. It accepts without a turn of its process. Longer
-/// than [`PROBE`].0, after which a lost request is repeated by another fresh connection.
+/// than [`PROBE`], after which a lost request is repeated by another fresh connection.
 const KERNEL_PATIENCE: Duration = ms(300);
 
 impl Engine {
@@ -187,7 +187,7 @@ impl Engine {
             return at;
         }
         // where one rail refuses and another accepts, each refusal starts a new row: the pause between attempts stays
-        let pause = p.signs.urged_at().map(|t| t + PROBE.0);
+        let pause = p.signs.urged_at().map(|t| t + PROBE);
         let pause = pause.filter(|t| urgent && now < *t && self.remedies.questions_have_pauses());
         let urgent = urgent && pause.is_none();
         let mut next = p.signs.inspect_at().unwrap_or(now);
@@ -205,7 +205,7 @@ impl Engine {
         if now < probe_at && !urgent {
             return next.min(probe_at).min(pause.unwrap_or(probe_at));
         }
-        let again = self.peers[peer].signs.probes(urgent, now);
+        let again = self.peers[peer].signs.probes(urgent, self.options.silent_probe_max, now);
         // a sign from before the refusal does not count
         let answered =
             self.peers[peer].signs.kernel_at().is_some_and(|t| refused.is_none_or(|first| t > first));
@@ -386,7 +386,7 @@ impl Engine {
         }
         for (other, index) in self.neighbours(peer, since).collect::<Vec<_>>() {
             let q = &self.peers[other];
-            let lately = |(_, at): (StreamId, Time)| now.since(at) < PROBE.0;
+            let lately = |(_, at): (StreamId, Time)| now.since(at) < PROBE;
             if q.acceptance.asked().is_some_and(lately) || !self.remedies.death_needs_questions() {
                 continue;
             }

@@ -16,9 +16,9 @@ const TURNED_AWAY: Duration = ms(1500);
 const REFUSALS_APART: Duration = ms(100);
 /// A refusal counts for this long: longer than the interval of the attempts.
 pub(crate) const REFUSAL_FRESH: Duration = ms(1500);
-/// Interval of fresh streams to a silent peer: the first, the largest. A connection from before the outage would report
+/// First interval of fresh streams to a silent peer; the largest is `silent_probe_max`. A connection from before the outage would report
 /// the end of the process, or its return, only after TCP's back-off.
-pub(crate) const PROBE: (Duration, Duration) = (ms(250), ms(500));
+pub(crate) const PROBE: Duration = ms(250);
 /// How long a query must have stayed unanswered.
 pub(crate) const QUESTION_PATIENCE: Duration = ms(100);
 
@@ -216,9 +216,9 @@ impl Signs {
         self.probe_at
     }
 
-    /// Fresh streams are tried now, out of turn if `urgent`. Returns when they are next.
-    pub fn probes(&mut self, urgent: bool, now: Time) -> Time {
-        self.probe_interval = (self.probe_interval * 2).clamp(PROBE.0, PROBE.1);
+    /// Fresh streams are tried now, out of turn if `urgent`, and next after the last interval twice, at most `longest`. Returns when.
+    pub fn probes(&mut self, urgent: bool, longest: Duration, now: Time) -> Time {
+        self.probe_interval = (self.probe_interval * 2).clamp(PROBE, longest);
         self.probe_at = Some(now + self.probe_interval);
         if urgent {
             self.urged_at = Some(now);

@@ -52,6 +52,8 @@ pub fn draw(seed: u64) -> (Config, Plan) {
     for o in &mut c.options {
         // no outage of a world is as long as that
         (o.partition_timeout, o.linger) = (usual.partition_timeout, usual.linger);
+        // as the library sets it
+        o.silent_probe_max = rerail_rwapi::SILENT_PROBE_MAX;
     }
     let mut r = Rng::new(seed, 0x12a1);
     let nodes = c.procs.len();
