@@ -19,7 +19,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("death_needs_questions", 160, "live"),
     ("death_asks_kernels", 456, "live"),
     ("kernel_witness", 322, "live"),
-    ("agreed_epoch", 39, "intact"),
+    ("agreed_epoch", 12, "live"),
     ("fixed_granule", 1, "intact"),
     ("or_masks", 50, "live"),
     ("watermarks", 26, "exactly once"),

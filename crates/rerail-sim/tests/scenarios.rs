@@ -146,6 +146,16 @@ fn acknowledged_pieces_outlive_a_stream_that_comes_late() {
 }
 
 #[test]
+fn a_rail_that_is_held_down_is_used_when_the_last_other_is_silent() {
+    holds("a_rail_that_is_held_down_is_used_when_the_last_other_is_silent");
+}
+
+#[test]
+fn writes_one_by_one_do_not_wait_for_the_repair() {
+    holds("writes_one_by_one_do_not_wait_for_the_repair");
+}
+
+#[test]
 fn many_messages_below_the_threshold_use_every_rail_and_single_ones_the_fastest() {
     holds("many_messages_below_the_threshold_use_every_rail_and_single_ones_the_fastest");
 }

@@ -373,6 +373,9 @@ impl Engine {
                 self.hedge(peer, index);
             } else if matches!(self.peers[peer].paths[index].health(), Health::Up | Health::Standby) {
                 self.look_for_sign(peer, index);
+                if !stream_works && self.alone_and_silent(peer, index, doubt) {
+                    self.hurry_others(peer, now);
+                }
             }
             let p = &self.peers[peer];
             let path = &p.paths[index];
@@ -386,6 +389,16 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Whether a path is the only one that carries, and does not answer. No other can testify that the peer is not merely busy, so this is no
+    /// evidence against the path; enough to try the others.
+    fn alone_and_silent(&self, peer: PeerId, index: usize, patience: Duration) -> bool {
+        let now = self.clock.now();
+        let paths = &self.peers[peer].paths;
+        let late = paths[index].evidence.open_times().filter(|&asked| now.since(asked) >= patience);
+        let others = paths.iter().enumerate().filter(|(i, _)| *i != index);
+        moments(late) >= DOUBT_QUERIES && !others.into_iter().any(|(_, o)| o.health().connected())
     }
 
     /// Sends a second time, on the other paths and within the budget, what a suspected path has not delivered.

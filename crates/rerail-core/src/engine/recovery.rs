@@ -256,18 +256,24 @@ impl Engine {
         self.query_port(peer, index);
         self.choose_primary(peer);
         self.retry_later(peer, index);
-        let p = &mut self.peers[peer];
-        if !p.paths.iter().any(|path| path.health().carries()) {
-            // the last one broke: the others are tried at once, whatever was held against them
-            for path in p.paths.iter_mut().filter(|path| path.health() == Health::Down) {
-                path.retry.hurry(now);
-            }
+        if !self.peers[peer].paths.iter().any(|path| path.health().carries()) {
+            // the last one broke
+            self.hurry_others(peer, now);
         }
         if !self.peers[peer].paths[index].is_draining() {
             self.fence(peer, index, false);
         }
         self.mark(peer);
         self.mark_streams(peer);
+    }
+
+    /// Paths that are down are tried soon, whatever was held against them: nothing else works.
+    pub(crate) fn hurry_others(&mut self, peer: PeerId, now: Time) {
+        let down = self.peers[peer].paths.iter_mut().filter(|path| path.health() == Health::Down);
+        let next = down.filter_map(|path| path.retry.hurry(now)).min();
+        if let Some(at) = next {
+            self.schedule(peer, at);
+        }
     }
 
     /// Closes the attempts of a handshake that failed. They need no fence: they never carried anything.

@@ -127,10 +127,11 @@ impl Retry {
         self.interval_ms = RETRY_MS.0;
     }
 
-    /// The last path broke: this one is tried soon, if it is to be, whatever is held against it.
-    pub fn hurry(&mut self, now: Time) {
+    /// The last path broke, or does not answer: this one is tried soon, if it is to be, whatever is held against it. Returns when.
+    pub fn hurry(&mut self, now: Time) -> Option<Time> {
         self.at = self.at.map(|t| t.min(now + ms(u64::from(RETRY_MS.2))));
         self.interval_ms = RETRY_MS.0;
+        self.at
     }
 
     /// Flapping or not: while nothing else works it is tried.

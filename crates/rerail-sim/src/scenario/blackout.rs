@@ -6,6 +6,7 @@ use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::{MS, Net, SEC};
 use crate::world::{Config, World};
+use rerail_core::Health;
 
 const MIB: usize = 1 << 20;
 
@@ -49,6 +50,50 @@ pub fn bulk_goes_on(story: &Story) {
             again.iter().all(|&n| n <= 2),
             "evidence: two streams were replaced {again:?} times (seed {seed})"
         );
+        w.heal_and_finish();
+    }
+}
+
+/// A rail has flapped, is whole again and held down for it. Then the other one goes dark: the first is used at once.
+pub fn held_down(story: &Story) {
+    for seed in 0..6 {
+        let mut w = world(story, seed, &[1_000; 2], &[]);
+        let exchange = |w: &mut World, most: u64| {
+            let from = w.now;
+            w.recv(RecvSpec::class(1, 1, 1_000));
+            w.send_soon(SendSpec::tagged(0, 1, 1, 1_000));
+            w.run_finely(most, |w| w.oracle.pending_count() == 0).then(|| w.now - from)
+        };
+        let dark = |net| Fault::Dark { host: 0, net, inward: true, outward: true };
+        let for_a_while = |w: &mut World, ms: u64| {
+            let end = w.now + ms * MS;
+            while w.now < end {
+                exchange(w, SEC).expect("the other rail is whole");
+                w.run_for(MS);
+            }
+        };
+        let whole = |w: &World| w.paths(0).iter().all(|x| matches!(x.health, Health::Up | Health::Suspect));
+        for n in 0..10 {
+            let fault = w.begin(dark(0));
+            while whole(&w) {
+                for_a_while(&mut w, 5);
+            }
+            w.end_fault(fault);
+            // the last time not until it is taken back
+            let until = w.now + if n < 9 { 10 * SEC } else { 100 * MS };
+            while !whole(&w) && w.now < until {
+                for_a_while(&mut w, 5);
+            }
+        }
+        assert!(!whole(&w), "simulator: the story did not come about: no rail is held down");
+        let fault = w.begin(dark(1));
+        let longest = (0..20).map(|_| exchange(&mut w, 5 * SEC).unwrap_or(5 * SEC)).max().unwrap_or(0);
+        assert!(
+            longest < 200 * MS,
+            "live: a message waited {} ms although a rail was whole (seed {seed})",
+            longest / MS
+        );
+        w.end_fault(fault);
         w.heal_and_finish();
     }
 }

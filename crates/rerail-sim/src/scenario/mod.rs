@@ -447,6 +447,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H3",
+        name: "a_rail_that_is_held_down_is_used_when_the_last_other_is_silent",
+        remedies: &[],
+        run: blackout::held_down,
+    },
+    Scenario {
+        hazard: "H3",
         name: "a_job_that_starts_while_all_rails_flap_waits_a_second_at_most",
         remedies: &[("first_contacts_lie_apart", "evidence")],
         run: blackout::first_contact,
@@ -820,6 +826,12 @@ pub const ALL: &[Scenario] = &[
         name: "a_striped_write_is_whole_when_it_is_done_although_a_rail_is_cut",
         remedies: &[("writes_are_placed", "intact")],
         run: onesided::striped,
+    },
+    Scenario {
+        hazard: "one-sided",
+        name: "writes_one_by_one_do_not_wait_for_the_repair",
+        remedies: &[],
+        run: onesided::one_by_one,
     },
     Scenario {
         hazard: "one-sided",

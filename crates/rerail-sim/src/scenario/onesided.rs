@@ -63,6 +63,34 @@ pub fn striped(story: &Story) {
     }
 }
 
+/// Writes one after the other, of sizes that go as datagrams and over streams, while each rail in turn is dark for 300 ms: none waits for
+/// the repair.
+pub fn one_by_one(story: &Story) {
+    for len in [64, 32 * 1024, 256 * 1024] {
+        for net in 0..2 {
+            let mut w = pair(story, net as u64, 2);
+            let there = w.open_region(1, &RegionSpec::slots(&[len; 60]));
+            let write = |w: &mut World, slot: usize| {
+                let before = w.now;
+                let ask = w.write(AskSpec::plain(0, 1), &[(there, slot)]).expect("there is room");
+                finished(w, &[ask]);
+                w.now - before
+            };
+            for slot in 0..30 {
+                write(&mut w, slot);
+            }
+            w.begin_for(Fault::Dark { host: 0, net, inward: true, outward: true }, 300 * MS);
+            let longest = (30..60).map(|slot| write(&mut w, slot)).max().expect("there were some");
+            assert!(
+                longest < 100 * MS,
+                "live: a write of {len} bytes took {} ms without net{net}",
+                longest / MS
+            );
+            w.heal_and_finish();
+        }
+    }
+}
+
 /// Atomic operations while what comes back over one rail after the other is lost, so that all of it is sent again: each takes
 /// effect once, and in order.
 pub fn exact(story: &Story) {
