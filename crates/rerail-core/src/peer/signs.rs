@@ -341,6 +341,6 @@ mod tests {
         assert_eq!((s.turned_away_since(at(2499)), s.turned_away_since(at(2500))), (Some(at(0)), None));
         s.turned_away(at(3000));
         assert_eq!(s.turned_away_since(at(3001)), Some(at(3000)));
-        assert_eq!([0, 1, 2].map(|_| s.probes(false, at(0))), [at(250), at(500), at(500)]);
+        assert_eq!([0, 1, 2].map(|_| s.probes(false, PROBE * 2, at(0))), [at(250), at(500), at(500)]);
     }
 }
