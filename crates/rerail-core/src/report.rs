@@ -67,6 +67,8 @@ pub struct Counters {
     pub paths_up: u64,
     /// Streams replaced.
     pub streams_replaced: u64,
+    /// Times that peers requested to be called again at once without end, and had to wait until what had arrived was read. A fault of ours.
+    pub timer_storms: u64,
     /// Lanes that took another route because theirs was crowded.
     pub lanes_moved: u64,
     /// Lanes that were added because traffic paid for them, and that were merged with the others.
@@ -136,6 +138,7 @@ impl Counters {
             paths_down,
             paths_up,
             streams_replaced,
+            timer_storms,
             lanes_moved,
             lanes_added,
             lanes_merged,
@@ -183,6 +186,7 @@ impl Counters {
         f("paths_down", paths_down);
         f("paths_up", paths_up);
         f("streams_replaced", streams_replaced);
+        f("timer_storms", timer_storms);
         f("lanes_moved", lanes_moved);
         f("lanes_added", lanes_added);
         f("lanes_merged", lanes_merged);

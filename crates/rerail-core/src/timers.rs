@@ -43,6 +43,11 @@ impl Timers {
         }
     }
 
+    /// Peers that are to be called at some time.
+    pub fn len(&self) -> usize {
+        self.peers.len()
+    }
+
     /// The peer that is to be called by now, if there is one. It stays the first until it is [`called`](Self::called).
     pub fn due(&self, now: Time) -> Option<PeerId> {
         self.peers.first().filter(|(at, _)| *at <= now).map(|(_, peer)| *peer)

@@ -1016,6 +1016,13 @@ impl World {
         if !done {
             panic!("live: {} s after healing not everything is complete: {}", within / SEC, self.describe());
         }
+        for p in 0..self.procs.len() {
+            assert_eq!(
+                self.counters(p).timer_storms,
+                0,
+                "live: a timer of process {p} calls itself without end"
+            );
+        }
         self.oracle.check_all_received();
         self.check_all_asked();
         self.check_all_collected();

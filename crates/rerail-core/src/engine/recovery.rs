@@ -17,6 +17,9 @@ use std::time::Duration;
 /// first used at one moment, and break in step with that, would be found broken again and again: their first contacts
 /// lie apart.
 const KERNEL_ASKS: Duration = ms(1000);
+/// Calls of a peer's timer in a row, on average, after which input is read before the next ones. A few are usual: one step of a handshake
+/// requests the next.
+const CALLS_EACH: usize = 64;
 
 impl Engine {
     /// A peer is needed: connect what is not connected.
@@ -327,7 +330,14 @@ impl Engine {
             self.counters.strangers += 1;
             self.close_stream(id);
         }
+        let (mut calls, most) = (0, CALLS_EACH * (1 + self.timers.len()));
         while let Some(peer) = self.timers.due(now) {
+            calls += 1;
+            if calls > most {
+                // called again at once, but after what has arrived meanwhile, which a loop in here would never see
+                self.counters.timer_storms += 1;
+                break;
+            }
             self.timers.called(&mut self.peers[peer].timer);
             self.peer_timer(peer);
         }
