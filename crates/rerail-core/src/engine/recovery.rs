@@ -334,8 +334,12 @@ impl Engine {
         while let Some(peer) = self.timers.due(now) {
             calls += 1;
             if calls > most {
-                // called again at once, but after what has arrived meanwhile, which a loop in here would never see
+                // soon, but after what has arrived meanwhile, which a loop in here would never see
                 self.counters.timer_storms += 1;
+                while let Some(peer) = self.timers.due(now) {
+                    self.timers.called(&mut self.peers[peer].timer);
+                    self.schedule(peer, now + Duration::from_micros(100));
+                }
                 break;
             }
             self.timers.called(&mut self.peers[peer].timer);
