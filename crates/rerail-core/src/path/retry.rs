@@ -127,11 +127,16 @@ impl Retry {
         self.interval_ms = RETRY_MS.0;
     }
 
-    /// The last path broke, or does not answer: this one is tried soon, if it is to be, whatever is held against it. Returns when.
+    /// The last path broke, or does not answer: this one is tried soon, if it is to be, whatever is held against it. Returns when, if that is
+    /// earlier than before.
     pub fn hurry(&mut self, now: Time) -> Option<Time> {
-        self.at = self.at.map(|t| t.min(now + ms(u64::from(RETRY_MS.2))));
+        let soon = now + ms(u64::from(RETRY_MS.2));
         self.interval_ms = RETRY_MS.0;
-        self.at
+        let sooner = self.at.is_some_and(|t| t > soon);
+        sooner.then(|| {
+            self.at = Some(soon);
+            soon
+        })
     }
 
     /// Flapping or not: while nothing else works it is tried.
@@ -159,8 +164,12 @@ mod tests {
         assert_eq!(r.later(false, true, 0, at(0)), None, "a rail that is down waits for its link");
         r.link_up(false, at(9));
         assert_eq!((r.at(), r.later(true, false, 1000, at(10))), (Some(at(9)), Some(at(85))));
-        r.hurry(at(20));
-        assert_eq!(r.at(), Some(at(80)));
+        assert_eq!((r.hurry(at(20)), r.at()), (Some(at(80)), Some(at(80))));
+        assert_eq!(
+            (r.hurry(at(90)), r.at()),
+            (None, Some(at(80))),
+            "a time that is over is requested no more"
+        );
         r.connected();
         r.hurry(at(20));
         assert_eq!((r.at(), r.later(true, false, 0, at(10))), (None, Some(at(70))));
