@@ -101,7 +101,7 @@ const ROUNDS: u32 = 20_000;
 #[test]
 fn the_seeds_of_the_launcher_hold_every_message() {
     use rerail_launch::message::{ToAgent, ToLauncher, read};
-    let (mut to_agent, mut to_launcher) = ([false; 5], [false; 8]);
+    let (mut to_agent, mut to_launcher) = ([false; 6], [false; 9]);
     for entry in std::fs::read_dir(seeds().join("launch")).expect("there are seeds").flatten() {
         let bytes = std::fs::read(entry.path()).expect("it can be read");
         let Some((4, message)) = bytes.split_first().map(|(which, rest)| (*which, rest)) else { continue };
