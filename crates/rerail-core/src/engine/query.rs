@@ -397,8 +397,8 @@ impl Engine {
         let now = self.clock.now();
         let paths = &self.peers[peer].paths;
         let late = paths[index].evidence.open_times().filter(|&asked| now.since(asked) >= patience);
-        let others = paths.iter().enumerate().filter(|(i, _)| *i != index);
-        moments(late) >= DOUBT_QUERIES && !others.into_iter().any(|(_, o)| o.health().connected())
+        let mut others = paths.iter().enumerate().filter(|(i, _)| *i != index);
+        moments(late) >= DOUBT_QUERIES && !others.any(|(_, o)| o.health().connected())
     }
 
     /// Sends a second time, on the other paths and within the budget, what a suspected path has not delivered.

@@ -19,8 +19,10 @@ use crate::peer::Peer;
 use crate::peer::turns::Turn;
 use crate::policy::Policy;
 use crate::rate::BACKLOG_MIN;
+use crate::stream::Stream;
 use crate::streams::Streams;
 use crate::types::{LaneId, PeerId, Time};
+use std::cell::OnceCell;
 
 /// Unacknowledged bytes that a stream may always have, if the option `window` allows as much.
 const INFLIGHT_MIN: f64 = 384.0 * 1024.0;
@@ -42,7 +44,7 @@ fn held(lane: &Lane, by: Carry, streams: &Streams) -> u64 {
     match by {
         Carry::Streams => {
             let s = lane.stream().and_then(|s| streams.get(s));
-            s.map_or(0, |s| s.backlog())
+            s.map_or(0, Stream::backlog)
         }
         Carry::Datagrams => lane.bulk().backlog(),
     }
@@ -98,7 +100,8 @@ impl Engine {
                 return None;
             }
         }
-        let home = self.home_path(p);
+        // searched only where a message is below the striping threshold
+        let home = OnceCell::new();
         // lost fragments first: they have waited longest
         let mut k = 0;
         while let Some((item, hedged)) = self.peers[peer].backlog.lost(k).filter(|_| k < LOOK_AHEAD) {
@@ -121,7 +124,7 @@ impl Engine {
             let mine = if policy == Policy::RoundRobin {
                 self.turn_of(peer, seq) == Some(index)
             } else if bytes < self.options.stripe_bytes_min as u64 {
-                self.takes_whole(p, home, index, id)
+                self.takes_whole(p, *home.get_or_init(|| self.home_path(p)), index, id)
             } else if by_share {
                 // these cannot be striped: the shares are kept over many of them
                 self.next_by_share(p, |i| p.turns.share(i), bytes) == Some(index)
@@ -156,7 +159,7 @@ impl Engine {
             let mine = if policy == Policy::RoundRobin {
                 self.turn_of(peer, seq) == Some(index)
             } else if !striped {
-                self.takes_whole(p, home, index, id)
+                self.takes_whole(p, *home.get_or_init(|| self.home_path(p)), index, id)
             } else if by_share {
                 self.next_by_share(p, |i| f.taken(i), f.next_len()) == Some(index)
             } else {
@@ -236,18 +239,20 @@ impl Engine {
         if self.plan.policy() != Policy::Adaptive {
             return Some(primary);
         }
-        let alone = |i: usize| self.alone_s(p, i);
-        let best = (0..p.paths.len()).filter(|&i| takes(i)).min_by(|&a, &b| alone(a).total_cmp(&alone(b)));
-        best.filter(|&b| alone(b) * 2.0 < alone(primary)).or(Some(primary))
+        let alone = (0..p.paths.len()).filter_map(|i| Some((i, self.alone_s(p, i)?)));
+        let (best, least) = alone.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let replaced = self.alone_s(p, primary).is_some_and(|s| least * 2.0 < s);
+        Some(if replaced { best } else { primary })
     }
 
-    /// Seconds that a message just below the striping threshold would take over path `index`, if it held nothing else.
-    fn alone_s(&self, p: &Peer, index: usize) -> f64 {
+    /// Seconds that a message just below the striping threshold would take over path `index`, if it held nothing else; `None`: it takes no
+    /// bulk.
+    fn alone_s(&self, p: &Peer, index: usize) -> Option<f64> {
         let path = &p.paths[index];
-        let Some(by) = self.takes_bulk(p, index) else { return f64::INFINITY };
+        let by = self.takes_bulk(p, index)?;
         let rates = carriers(path, by, self.clock.now()).map(|(_, lane)| lane.rate());
         let rtt = path.lane.rtt().min().map_or(0.0, |d| d.as_secs_f64());
-        rtt / 2.0 + self.options.stripe_bytes_min as f64 / rates.fold(1.0, f64::max)
+        Some(rtt / 2.0 + self.options.stripe_bytes_min as f64 / rates.fold(1.0, f64::max))
     }
 
     /// Whether that lane of path `index` takes a message that is not striped. It goes by `home`; when that holds enough to be busy and
