@@ -1,7 +1,7 @@
 #![no_main]
 
 extern "C" fn tell() {
-    eprintln!("{}", rerail_hostile::tally::line());
+    eprintln!("{}", rerail_hostile::frames::TALLY.line());
 }
 
 unsafe extern "C" {

@@ -1,7 +1,7 @@
 #![no_main]
 
 extern "C" fn tell() {
-    eprintln!("{}", rerail_hostile::join::line());
+    eprintln!("{}", rerail_hostile::join::TALLY.line());
 }
 
 unsafe extern "C" {

@@ -1,7 +1,7 @@
 #![no_main]
 
 extern "C" fn tell() {
-    eprintln!("{}", rerail_hostile::nodes::line());
+    eprintln!("{}", rerail_hostile::nodes::TALLY.line());
 }
 
 unsafe extern "C" {

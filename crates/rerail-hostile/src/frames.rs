@@ -3,11 +3,10 @@
 //! Owns: one counter for each kind of frame, for the life of the process. A frame counts when its packet, or the frame of its
 //! stream, was not refused as malformed, old, corrupt or foreign.
 
+use crate::tally::Tally;
 use rerail_wire::frame::flags;
 use rerail_wire::onesided::{Order, OrderKind};
 use rerail_wire::{FrameHeader, FrameType};
-use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Kinds of frames, as they are counted: eager messages and announcements by what they are for.
 const KINDS: [&str; 37] = [
@@ -53,7 +52,8 @@ const KINDS: [&str; 37] = [
 /// A query that says that none was answered, and that led to another route.
 const REPORT: &str = "query without answers";
 
-static TAKEN: [AtomicU64; KINDS.len()] = [const { AtomicU64::new(0) }; KINDS.len()];
+/// See the module.
+pub static TALLY: Tally<{ KINDS.len() }> = Tally::new(KINDS);
 
 fn kind(f: &FrameHeader, payload: &[u8]) -> &'static str {
     let one_sided = f.flags & flags::ONE_SIDED != 0;
@@ -103,29 +103,10 @@ fn kind(f: &FrameHeader, payload: &[u8]) -> &'static str {
 
 /// A frame was taken.
 pub(crate) fn count(f: &FrameHeader, payload: &[u8]) {
-    add(kind(f, payload));
+    TALLY.count(kind(f, payload), 1);
 }
 
 /// An engine leads datagrams over another route.
 pub(crate) fn led() {
-    add(REPORT);
-}
-
-fn add(kind: &str) {
-    let at = KINDS.iter().position(|k| *k == kind).expect("every kind is in the table");
-    TAKEN[at].fetch_add(1, Ordering::Relaxed);
-}
-
-/// What was counted so far: one line, for the fuzzer's output.
-pub fn line() -> String {
-    let mut out = "frames taken:".to_owned();
-    for (kind, n) in KINDS.iter().zip(&TAKEN) {
-        let _ = write!(out, " {kind} {};", n.load(Ordering::Relaxed));
-    }
-    out
-}
-
-/// Kinds of which not one was taken.
-pub fn missing() -> Vec<&'static str> {
-    KINDS.iter().zip(&TAKEN).filter(|(_, n)| n.load(Ordering::Relaxed) == 0).map(|(k, _)| *k).collect()
+    TALLY.count(REPORT, 1);
 }

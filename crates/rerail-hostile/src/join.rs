@@ -3,12 +3,11 @@
 //! Owns: nothing between inputs. The first byte says what is read; answers of PMI-1 may begin with those of an honest launcher, because
 //! without them little lies behind the first line. What is read must be of the sizes that are promised, and nothing may wait for ever.
 
+use crate::tally::Tally;
 use rerail_join::{EXCHANGE_BYTES_MAX, JoinError, hostile};
-use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const INTRODUCED: &str = "cmd=initack rc=0\ncmd=set size=3\ncmd=set rank=1\ncmd=set debug=0\n";
 const BEGUN: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n\
@@ -17,6 +16,7 @@ const PUT: &str = "cmd=put_result rc=0\ncmd=barrier_out rc=0\n";
 /// What each process gives.
 const OWN: &[u8] = b"here";
 
+/// What is to be reached.
 const ROWS: [&str; 9] = [
     "environment taken",
     "environment refused",
@@ -28,26 +28,8 @@ const ROWS: [&str; 9] = [
     "number of PMIx",
     "bytes of PMIx",
 ];
-static TALLY: [AtomicU64; ROWS.len()] = [const { AtomicU64::new(0) }; ROWS.len()];
-
-fn count(row: &str) {
-    let at = ROWS.iter().position(|r| *r == row).expect("every row is in the table");
-    TALLY[at].fetch_add(1, Ordering::Relaxed);
-}
-
-/// What was counted so far: one line, for the fuzzer's output.
-pub fn line() -> String {
-    let mut out = "answers taken:".to_owned();
-    for (row, n) in ROWS.iter().zip(&TALLY) {
-        let _ = write!(out, " {row} {};", n.load(Ordering::Relaxed));
-    }
-    out
-}
-
-/// What was never reached.
-pub fn missing() -> Vec<&'static str> {
-    ROWS.iter().zip(&TALLY).filter(|(_, n)| n.load(Ordering::Relaxed) == 0).map(|(row, _)| *row).collect()
-}
+/// How often it was.
+pub static TALLY: Tally<{ ROWS.len() }> = Tally::new(ROWS);
 
 /// See the module.
 ///
@@ -74,11 +56,11 @@ fn environment(b: &[u8]) {
     match hostile::environment(&get) {
         Ok(source) => {
             assert!(!source.is_empty(), "a decision has a name");
-            count("environment taken");
+            TALLY.count("environment taken", 1);
         }
         Err(why) => {
             assert!(!why.to_string().is_empty(), "an error says what to do");
-            count("environment refused");
+            TALLY.count("environment refused", 1);
         }
     }
 }
@@ -92,11 +74,11 @@ fn pmix(b: &[u8]) {
     let kind = head.get(..2).map_or(0, |kind| u16::from_le_bytes([kind[0], kind[1]]));
     let (number, bytes) = hostile::pmix(kind, words, (!rest.is_empty()).then_some(rest));
     if number.is_some() {
-        count("number of PMIx");
+        TALLY.count("number of PMIx", 1);
     }
     if let Some(bytes) = bytes {
         assert!(bytes.len() <= EXCHANGE_BYTES_MAX && bytes == rest, "the bytes of the value, and no others");
-        count("bytes of PMIx");
+        TALLY.count("bytes of PMIx", 1);
     }
 }
 
@@ -121,15 +103,15 @@ fn pmi1(id: Option<u64>, honest: &str, answers: &[u8]) {
         Ok((rank, size, all)) => {
             assert!(rank < size && all.len() == size, "bytes of every process");
             assert!(all[rank] == OWN && all.iter().all(|b| b.len() <= EXCHANGE_BYTES_MAX), "of their sizes");
-            count("job joined and left");
+            TALLY.count("job joined and left", 1);
         }
         Err(why) => {
             assert!(why.to_string().len() < 1024, "an error is a sentence");
             match why {
-                JoinError::Answer { .. } => count("answer that is none"),
-                JoinError::Refused { .. } => count("refusal"),
-                JoinError::Lost { .. } => count("connection lost"),
-                JoinError::Peer { .. } => count("bytes of a process that are none"),
+                JoinError::Answer { .. } => TALLY.count("answer that is none", 1),
+                JoinError::Refused { .. } => TALLY.count("refusal", 1),
+                JoinError::Lost { .. } => TALLY.count("connection lost", 1),
+                JoinError::Peer { .. } => TALLY.count("bytes of a process that are none", 1),
                 _ => {}
             }
         }

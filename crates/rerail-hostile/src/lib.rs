@@ -13,6 +13,8 @@
 
 #![warn(missing_docs)]
 
+mod draw;
+pub mod frames;
 pub mod join;
 mod net;
 pub mod nodes;

@@ -26,9 +26,9 @@ fn main() -> ExitCode {
         }
     }
     match name.as_str() {
-        "insider" => println!("{}", rerail_hostile::tally::line()),
-        "nodes" => println!("{}", rerail_hostile::nodes::line()),
-        "join" => println!("{}", rerail_hostile::join::line()),
+        "insider" => println!("{}", rerail_hostile::frames::TALLY.line()),
+        "nodes" => println!("{}", rerail_hostile::nodes::TALLY.line()),
+        "join" => println!("{}", rerail_hostile::join::TALLY.line()),
         _ => {}
     }
     println!("{name}: nothing was found");

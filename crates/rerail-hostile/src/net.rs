@@ -7,7 +7,7 @@
 //!
 //! Much smaller than the simulator on purpose: a fuzzer runs it thousands of times a second.
 
-use crate::tally;
+use crate::frames;
 use rerail_core::atomic::{datatype, op};
 use rerail_core::{
     Action, AtomicKind, AtomicOp, CloseReason, CollectiveKind, CollectiveOp, Completion, CompletionKind,
@@ -623,7 +623,7 @@ impl Net {
         let before = self.refusals();
         self.arrive(f);
         if self.refusals() == before {
-            frames.iter().zip(payloads).for_each(|(f, payload)| tally::count(f, payload));
+            frames.iter().zip(payloads).for_each(|(f, payload)| frames::count(f, payload));
         }
     }
 
@@ -633,7 +633,7 @@ impl Net {
         let before = (self.refusals(), frames(self));
         self.read(connection, end);
         if self.refusals() == before.0 && frames(self) > before.1 {
-            tally::count(f, payload);
+            frames::count(f, payload);
         }
     }
 
@@ -669,7 +669,7 @@ impl Net {
                 }
                 // no rail here names an adapter that migrates
                 Action::LoadAlternate { .. } | Action::MigrateStream { .. } => unreachable!("{action:?}"),
-                Action::Lead { .. } => tally::led(),
+                Action::Lead { .. } => frames::led(),
                 Action::Responder(_) | Action::KeepNeighbour { .. } => {}
             }
         }

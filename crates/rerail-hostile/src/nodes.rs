@@ -6,15 +6,15 @@
 //! waits, none comes after the report that the rank is gone, that report comes once; a message comes after the honest write before it;
 //! nothing is written beside a block, or into one that was freed; what waits for room is bounded.
 
+use crate::draw::Draw;
 use crate::net::Net;
+use crate::tally::Tally;
 use arbitrary::Unstructured;
 use rerail_core::{
     CompletionLevel, CqId, EndpointId, EpId, IoVec, Protocol, RecvOp, RemotePiece, RmaOp, SendOp,
 };
 use rerail_rwapi::{Kind, Net as Place, Node, Port, Received, SMALL_BYTES, Sid, WINDOW, word};
 use std::cell::RefCell;
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Ranks beside the node, which is rank 0.
@@ -35,6 +35,7 @@ const LATE_MAX: usize = RANKS * (3 + RANKS) + WINDOW_LATE;
 /// Messages behind writes for which there was room when the write began.
 const WINDOW_LATE: usize = STEPS_MAX;
 
+/// What is to be reached.
 const ROWS: [&str; 13] = [
     "none",
     "small",
@@ -50,26 +51,8 @@ const ROWS: [&str; 13] = [
     "write of a rank refused",
     "rank reported gone",
 ];
-static TALLY: [AtomicU64; ROWS.len()] = [const { AtomicU64::new(0) }; ROWS.len()];
-
-fn count(row: &str, n: u64) {
-    let at = ROWS.iter().position(|r| *r == row).expect("every row is in the table");
-    TALLY[at].fetch_add(n, Ordering::Relaxed);
-}
-
-/// What was counted so far: one line, for the fuzzer's output.
-pub fn line() -> String {
-    let mut out = "messages taken:".to_owned();
-    for (row, n) in ROWS.iter().zip(&TALLY) {
-        let _ = write!(out, " {row} {};", n.load(Ordering::Relaxed));
-    }
-    out
-}
-
-/// What was never reached.
-pub fn missing() -> Vec<&'static str> {
-    ROWS.iter().zip(&TALLY).filter(|(_, n)| n.load(Ordering::Relaxed) == 0).map(|(row, _)| *row).collect()
-}
+/// How often it was.
+pub static TALLY: Tally<{ ROWS.len() }> = Tally::new(ROWS);
 
 /// A block of the node, or one that it had.
 struct Block {
@@ -142,6 +125,12 @@ pub fn nodes(b: &[u8]) {
     job.end();
 }
 
+impl<'a> Draw<'a> for Job<'a> {
+    fn input(&mut self) -> &mut Unstructured<'a> {
+        &mut self.u
+    }
+}
+
 impl<'a> Job<'a> {
     fn new(b: &'a [u8]) -> Self {
         thread_local!(static CONNECTED: RefCell<Option<Net>> = const { RefCell::new(None) });
@@ -173,14 +162,6 @@ impl<'a> Job<'a> {
             lent: Vec::new(),
             sids: Vec::new(),
         }
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.u.arbitrary().unwrap_or(0)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        if n == 0 { 0 } else { usize::from(self.byte()) % n }
     }
 
     /// A number near those that matter.
@@ -309,7 +290,7 @@ impl<'a> Job<'a> {
                     assert!((1..=RANKS).contains(&rank), "the node itself is never gone");
                     let gone = std::mem::replace(&mut self.ranks[rank - 1].gone, true);
                     assert!(!gone, "the end of a rank is reported once");
-                    count("rank reported gone", 1);
+                    TALLY.count("rank reported gone", 1);
                 }
                 // of the node's own to itself
                 Received::Message(0, _) => {}
@@ -344,7 +325,7 @@ impl<'a> Job<'a> {
                 block.freed.is_some() || place.iter().all(|b| b == value),
                 "a message comes after the write before it"
             );
-            count("message after an honest write", 1);
+            TALLY.count("message after an honest write", 1);
         }
         rank.writes.retain(|write| write.0 > number);
     }
@@ -480,7 +461,7 @@ impl<'a> Job<'a> {
                 continue;
             }
             if kind == Kind::Obituary && value == 0 {
-                count("obituary of the node itself", 1);
+                TALLY.count("obituary of the node itself", 1);
             }
             let mut payload = vec![0; SMALL_BYTES];
             payload[..8].copy_from_slice(&more.to_le_bytes());
@@ -529,16 +510,16 @@ impl<'a> Job<'a> {
     fn advance(&mut self) {
         self.net.work();
         while let Some(c) = self.net.hosts[1].engine.cq_pop(self.cq) {
-            count("write of a rank refused", c.error.is_some().into());
+            TALLY.count("write of a rank refused", c.error.is_some().into());
         }
         let (node, engine, now) = self.node();
         let (before, passed, held) = (node.taken(), node.passed(), node.holds_messages());
         node.advance(engine, now);
         for (row, (is, was)) in ROWS.iter().zip(node.taken().iter().zip(before)) {
-            count(row, is - was);
+            TALLY.count(row, is - was);
         }
-        count("held behind a write", u64::from(!held && node.holds_messages()));
-        count("barrier passed", node.passed() - passed);
+        TALLY.count("held behind a write", u64::from(!held && node.holds_messages()));
+        TALLY.count("barrier passed", node.passed() - passed);
         assert!(node.late() <= LATE_MAX, "{} messages wait for room", node.late());
         self.net.work();
         self.net.check();

@@ -10,6 +10,7 @@
 //! sequence, orders on regions that are registered, answers to operations that were posted, messages of groups that are
 //! being made. Random numbers alone reach little of what lies behind the sequence.
 
+use crate::draw::Draw;
 use crate::net::{Connection, Flight, Net, PORT, REGION_BYTES, rail_addr};
 use crate::parsers::sealed;
 use arbitrary::Unstructured;
@@ -95,6 +96,12 @@ struct Story<'a> {
     announced: Vec<(u64, usize)>,
 }
 
+impl<'a> Draw<'a> for Story<'a> {
+    fn input(&mut self) -> &mut Unstructured<'a> {
+        &mut self.u
+    }
+}
+
 impl<'a> Story<'a> {
     fn new(b: &'a [u8]) -> Self {
         let (first, rest) = b.split_first().unwrap_or((&0, b));
@@ -121,14 +128,6 @@ impl<'a> Story<'a> {
             aims: first & AIMED != 0,
             announced: Vec::new(),
         }
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.u.arbitrary().unwrap_or(0)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        if n == 0 { 0 } else { usize::from(self.byte()) % n }
     }
 
     /// A number near those that matter.
@@ -876,7 +875,7 @@ pub fn insider(b: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally;
+    use crate::frames;
 
     #[test]
     fn a_notice_of_placed_bytes_reaches_memory_that_is_lent_and_is_counted() {
@@ -889,6 +888,6 @@ mod tests {
         for _ in 0..s.net.connections.len() {
             s.aim_placed();
         }
-        assert!(!tally::missing().contains(&"notice of placed bytes"));
+        assert!(!frames::TALLY.missing().contains(&"notice of placed bytes"));
     }
 }

@@ -37,66 +37,59 @@ fn every_target_has_its_program() {
     }
 }
 
-#[test]
-fn random_conversations_break_no_promise() {
-    // without the guidance of coverage, but everywhere: a fixed sequence of pseudo-random inputs
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = || {
+/// Without the guidance of coverage, but everywhere: a fixed sequence of pseudo-random inputs, each shorter than `most` bytes.
+fn random_inputs(mut state: u64, most: usize) -> impl Iterator<Item = Vec<u8>> {
+    let mut next = move || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         state
     };
-    for round in 0..ROUNDS {
-        let bytes: Vec<u8> = (0..next() as usize % 600).map(|_| (next() >> 24) as u8).collect();
+    std::iter::repeat_with(move || (0..next() as usize % most).map(|_| (next() >> 24) as u8).collect())
+}
+
+/// A target holds its promises for an input, which is kept if not.
+fn holds(name: &str, bytes: &[u8]) {
+    let target = rerail_hostile::target(name).expect("there is such a target");
+    if let Err(e) = std::panic::catch_unwind(|| target(bytes)) {
+        let file = std::env::temp_dir().join(format!("rerail-{name}-{}", std::process::id()));
+        std::fs::write(&file, bytes).expect("the input is kept");
+        eprintln!("replay: cargo run -p rerail-hostile -- {name} {}", file.display());
+        std::panic::resume_unwind(e);
+    }
+}
+
+#[test]
+fn random_conversations_break_no_promise() {
+    for bytes in random_inputs(0x9e37_79b9_7f4a_7c15, 600).take(ROUNDS) {
         for name in ["outsider", "insider"] {
-            let target = rerail_hostile::target(name).expect("both exist");
-            let run = std::panic::catch_unwind(|| target(&bytes));
-            if let Err(e) = run {
-                let file = std::env::temp_dir().join(format!("rerail-{name}-{round}"));
-                std::fs::write(&file, &bytes).expect("the input is kept");
-                eprintln!("replay: cargo run -p rerail-hostile -- {name} {}", file.display());
-                std::panic::resume_unwind(e);
-            }
+            holds(name, &bytes);
         }
     }
 }
 
 #[test]
 fn random_steps_reach_every_kind_of_message_between_nodes() {
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    for round in 0..NODES_ROUNDS {
-        let bytes: Vec<u8> = (0..next() as usize % 200).map(|_| (next() >> 24) as u8).collect();
-        if let Err(e) = std::panic::catch_unwind(|| rerail_hostile::nodes::nodes(&bytes)) {
-            let file = std::env::temp_dir().join(format!("rerail-nodes-{round}"));
-            std::fs::write(&file, &bytes).expect("the input is kept");
-            eprintln!("replay: cargo run -p rerail-hostile -- nodes {}", file.display());
-            std::panic::resume_unwind(e);
-        }
+    for bytes in random_inputs(0x2545_f491_4f6c_dd1d, 200).take(NODES_ROUNDS) {
+        holds("nodes", &bytes);
     }
-    println!("{}", rerail_hostile::nodes::line());
-    assert_eq!(rerail_hostile::nodes::missing(), [""; 0], "never reached");
+    println!("{}", rerail_hostile::nodes::TALLY.line());
+    assert_eq!(rerail_hostile::nodes::TALLY.missing(), [""; 0], "never reached");
 }
 
 /// Jobs of random steps.
-const NODES_ROUNDS: u32 = 500;
+const NODES_ROUNDS: usize = 500;
 
 #[test]
 fn the_seeds_of_a_launcher_reach_every_answer() {
     for entry in std::fs::read_dir(seeds().join("join")).expect("there are seeds").flatten() {
         rerail_hostile::join::join(&std::fs::read(entry.path()).expect("it can be read"));
     }
-    assert_eq!(rerail_hostile::join::missing(), [""; 0], "never reached");
+    assert_eq!(rerail_hostile::join::TALLY.missing(), [""; 0], "never reached");
 }
 
 /// Conversations of each sort.
-const ROUNDS: u32 = 20_000;
+const ROUNDS: usize = 20_000;
 
 #[test]
 fn the_seeds_of_the_launcher_hold_every_message() {

@@ -72,8 +72,8 @@ const INPUT_SECONDS: u64 = 10;
 /// executions it may take.
 const PLANTED: [(&str, Option<&str>, Option<u64>); 2] =
     [("config", None, None), ("insider", Some("one_message_per_order"), Some(1_000_000))];
-/// What the line begins with in which a target says how many frames of each kind it got past the engine's first look.
-const TALLY: &str = "frames taken:";
+/// What the line begins with in which a target says how many frames or messages of each kind it got past the first look at them.
+const TALLY: &str = "taken:";
 /// The targets in which two engines talk.
 const CONVERSATIONS: [&str; 2] = ["outsider", "insider"];
 /// Largest input, in bytes, of a conversation; parsers get the fuzzer's own choice.
@@ -303,7 +303,7 @@ fn fuzz(targets: &[String], options: &Options) -> Result<BTreeMap<String, Report
         let report = report.with_context(|| format!("target {name}"))?;
         println!("{}", line(&name, &report));
         for kind in report.tally.split_terminator(';') {
-            println!("fuzz: {name}: frames taken: {}", kind.trim());
+            println!("fuzz: {name}: taken: {}", kind.trim());
         }
         reports.insert(name, report);
     }
@@ -516,7 +516,7 @@ mod tests {
         read(&mut r, "#4\tINITED cov: 100 ft: 120 corp: 2/21b exec/s: 0 rss: 33Mb", 1);
         read(&mut r, "#8192\tNEW    cov: 310 ft: 402 corp: 17/200b lim: 80 exec/s: 4000 rss: 35Mb", 3);
         read(&mut r, "#65536\tpulse  cov: 310 ft: 402 corp: 17/200b lim: 80 exec/s: 4000 rss: 35Mb", 9);
-        read(&mut r, "frames taken: grant 3; fragment 5;", 9);
+        read(&mut r, "taken: grant 3; fragment 5;", 9);
         read(&mut r, "artifact_prefix='x/'; Test unit written to x/crash-17", 9);
         let found = Some(PathBuf::from("x/crash-17"));
         let expected = Report {
