@@ -130,18 +130,21 @@ impl Drop for Cluster {
     }
 }
 
-/// Runs a program under `rerail run -- srun`, and breaks a rail for a part of the time.
+/// Runs a program under `rerail run -- srun`; a rail breaks while it sends, and is repaired when the ranks have noticed.
 fn checked(cluster: &Cluster, mpi: &Mpi, pmi: &str) {
     let Some((program, provider)) = setup(mpi) else { return };
+    let events = cluster.path(&format!("events-{}", mpi.option));
     let mut command = cluster.run(&[RERAIL, "run", "--mpi", mpi.option, "--provider"]);
-    command.arg(&provider).args(["--", "srun", pmi, "-N2", "-n4"]).arg(program).args(["--seconds", "3"]);
+    command.arg(&provider).args(["--", "srun", pmi, "-N2", "-n4"]).arg(program).args(["--seconds", "4"]);
+    command.env("FI_RERAIL_EVENTS", &events);
     if mpi.option == "intel" {
         command.env("LD_LIBRARY_PATH", mpi.prefix.join("lib")).env("I_MPI_PMI_LIBRARY", LIBPMI2);
     }
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let told = |word| std::fs::read_to_string(&events).is_ok_and(|told| told.contains(word));
+    eventually("ranks have met", || told("path_up"));
     cluster.lab().act("cut rail0 dark");
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    eventually("the cut is noticed", || told("path_down"));
     cluster.lab().act("heal rail0");
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stdout) + &text(&output.stderr);
