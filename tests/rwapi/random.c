@@ -169,7 +169,7 @@ static struct {
     rwapi_net_t net;
     size_t size;
 } block[BLOCKS + 1];
-static uint8_t *fresh; /* stands where the block stood that was freed; nobody has its address */
+static uint8_t *fresh; /* stands where the block stood that was freed; no node has its address */
 static rwapi_net_t there[NODES][BLOCKS + 1], dead[NODES];
 
 /* What is known of a sender: its program up to the last message received, and the writes that this message brought. */

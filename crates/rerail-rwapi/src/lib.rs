@@ -43,8 +43,8 @@ pub use word::SMALL_BYTES;
 pub use word::{Kind, word};
 
 /// For the engine's option `silent_probe_max`. A node that dies before others have a stream to it leaves nothing but refused connections
-/// as evidence: eight, within the three seconds of `FI_RERAIL_REFUSED_TIMEOUT`. With the usual half a second between them the eighth came
-/// late, and a death was known only after up to 5.2 s.
+/// as evidence: eight, within the three seconds of `FI_RERAIL_REFUSED_TIMEOUT`. With the usual half a second between them the eighth comes
+/// late.
 pub const SILENT_PROBE_MAX: std::time::Duration = std::time::Duration::from_millis(375);
 
 /// Why a write failed.

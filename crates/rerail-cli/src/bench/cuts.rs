@@ -6,8 +6,8 @@ use super::test::Test;
 const LEAD_MS: u32 = 100;
 /// How long a rail is dark: longer than it takes to leave it, so that a standstill of this length means that nothing took over.
 const DARK_MS: u32 = 300;
-/// From a repair to the next cut. A path that was given up is tried again after 300 ms at the latest, and the next cut must not find it
-/// out of service.
+/// From a repair to the next cut. A path that was given up is tried again after 300 ms at the latest, so that the next cut finds it in
+/// service; one that has flapped is held down for longer, and is tried when the other is silent.
 const REST_MS: u32 = 350;
 
 /// The lab's schedule: a phase for each figure, which the program announces.

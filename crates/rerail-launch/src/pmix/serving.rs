@@ -63,7 +63,7 @@ pub struct Directory(PathBuf);
 impl Directory {
     fn make(path: &Path, start: &Start) -> Result<Self> {
         let mut builder = std::fs::DirBuilder::new();
-        // one that is there already is somebody else's
+        // one that is there already is of another process
         builder.mode(0o700).create(path)?;
         let directory = Self(path.to_path_buf());
         for local in 0..start.count {
