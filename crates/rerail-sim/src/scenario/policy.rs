@@ -4,6 +4,7 @@ use super::{Story, warm_up};
 use crate::app::{RecvSpec, SendSpec};
 use crate::fault::Fault;
 use crate::link::MS;
+use crate::world::adapter::are_everywhere;
 use crate::world::one_lane;
 use crate::world::{Config, World};
 use rerail_core::{Health, Options};
@@ -89,6 +90,17 @@ struct Case {
     off: u64,
 }
 
+impl Case {
+    /// The shares of large messages in the world of the story. A write of an adapter takes a drawn time beside the link's, so a fast rail of
+    /// adapters is not faster by as much as its link: of 8 and 2 Gbit/s they make 75 and 25 per cent, 71 to 77 with 24 seeds.
+    fn large(&self) -> &'static [u64] {
+        match (self.set, are_everywhere()) {
+            ([("policy", "adaptive")], true) => &[75, 25],
+            _ => self.large,
+        }
+    }
+}
+
 const CASES: &[Case] = &[
     // by what each rail makes of it: 8 to 2
     Case { set: &[("policy", "adaptive")], mbps: &[8_000, 2_000], large: &[80, 20], off: 6 },
@@ -126,7 +138,7 @@ pub fn spreads(story: &Story) {
         // a first round lets the rates be measured
         rounds(&mut w, 1, &[4 * MIB; 4]);
         let found = shares(&mut w, |w| rounds(w, 3, &[4 * MIB; 4]));
-        assert_near(&format!("{:?}", c.set), &found, c.large, c.off);
+        assert_near(&format!("{:?}", c.set), &found, c.large(), c.off);
         assert_eq!(w.counters(0).migrations_fault, 0, "nothing broke: {}", w.describe());
         w.heal_and_finish();
     }
@@ -225,7 +237,7 @@ pub fn survives(story: &Story) {
             // a single carrier stays where it is when both rails are equal, and goes back to a faster one
             let stays = c.large.contains(&100) && c.mbps[busiest] <= c.mbps[1 - busiest];
             let wanted: Vec<u64> =
-                if stays { c.large.iter().rev().copied().collect() } else { c.large.to_vec() };
+                if stays { c.large.iter().rev().copied().collect() } else { c.large().to_vec() };
             assert_near(&format!("{name}, repaired"), &found, &wanted, c.off.max(2));
             w.heal_and_finish();
         }
