@@ -241,6 +241,11 @@ fn a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up() {
 }
 
 #[test]
+fn who_is_killed_before_it_is_met_is_known_as_soon_as_another() {
+    holds("who_is_killed_before_it_is_met_is_known_as_soon_as_another");
+}
+
+#[test]
 fn who_is_killed_in_the_middle_of_a_handshake_is_not_waited_for() {
     holds("who_is_killed_in_the_middle_of_a_handshake_is_not_waited_for");
 }

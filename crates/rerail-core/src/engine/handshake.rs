@@ -635,7 +635,10 @@ impl Engine {
         }
         let path = &self.peers[peer].paths[index];
         let fenced = path.health() == Health::Draining && !path.is_draining();
-        if let Some(at) = retry {
+        let again = (reason == CloseReason::Refused && phase == Phase::Connecting)
+            .then(|| self.peers[peer].paths[index].epochs.stream_refused(now))
+            .flatten();
+        for at in [retry, again].into_iter().flatten() {
             self.schedule(peer, at);
         }
         if fenced {

@@ -11,6 +11,9 @@ use std::time::Duration;
 pub(crate) const HELLO_INTERVAL: (Duration, Duration) = (ms(20), ms(100));
 /// Datagrams unanswered for this long: try the handshake over a stream as well.
 const STREAM_AFTER: Duration = ms(150);
+/// A handshake over a stream that was refused is tried again after this long: of eight refusals that prove a death by themselves
+/// (`engine/liveness`), the last comes within the 3 s for which they must go on.
+const STREAM_AGAIN: Duration = ms(300);
 /// How long we wait for the first packet in an accepted epoch before we begin one ourselves, if we want to. The peer
 /// sends it as soon as it has our answer, and repeats its hello if it has not.
 const ACCEPTED: Duration = ms(1000);
@@ -24,8 +27,8 @@ struct Proposal {
     interval: Duration,
     give_up: Time,
     begun: Time,
-    /// A stream was tried as well, because datagrams go unanswered.
-    stream_tried: bool,
+    /// When a stream is tried as well, because datagrams go unanswered; [`Time::NEVER`] while nothing is known of the last one.
+    stream_at: Time,
 }
 
 /// What is due of a handshake.
@@ -98,7 +101,7 @@ impl Epochs {
             interval: HELLO_INTERVAL.0,
             give_up: now + patience,
             begun: now,
-            stream_tried: false,
+            stream_at: now + STREAM_AFTER,
         }));
     }
 
@@ -141,16 +144,24 @@ impl Epochs {
             self.proposal = None;
             return Some(Due::GiveUp);
         }
-        let stream = !pr.stream_tried && now >= pr.begun + STREAM_AFTER;
-        pr.stream_tried |= stream;
+        let stream = now >= pr.stream_at;
+        if stream {
+            pr.stream_at = Time::NEVER;
+        }
         Some(Due::Hello { datagram: now >= pr.next_send, stream: stream.then_some(pr.epoch) })
     }
 
     /// When something is due next of our own handshake, if one is under way.
     pub fn next_due(&self) -> Option<Time> {
         let pr = self.proposal.as_ref()?;
-        let at = if pr.stream_tried { pr.next_send } else { pr.next_send.min(pr.begun + STREAM_AFTER) };
-        Some(at.min(pr.give_up))
+        Some(pr.next_send.min(pr.stream_at).min(pr.give_up))
+    }
+
+    /// The handshake over a stream was refused. Returns when the next one is due, if ours is under way.
+    pub fn stream_refused(&mut self, now: Time) -> Option<Time> {
+        let pr = self.proposal.as_mut()?;
+        pr.stream_at = pr.stream_at.min(now + STREAM_AGAIN);
+        Some(pr.stream_at)
     }
 
     /// Hellos sent before may be answered by a session that is over: our own handshake goes on with that nonce.
@@ -164,7 +175,8 @@ impl Epochs {
     /// proof.
     pub fn say_again(&mut self, now: Time) {
         if self.hurry(now) {
-            self.proposal.as_mut().expect("it is under way").stream_tried = false;
+            let pr = self.proposal.as_mut().expect("it is under way");
+            pr.stream_at = pr.stream_at.min(pr.begun + STREAM_AFTER);
         }
     }
 
@@ -282,6 +294,14 @@ mod tests {
         assert_eq!(e.due(at(150)), Some(Due::Hello { datagram: false, stream }));
         assert_eq!(e.due(at(160)), Some(Due::Hello { datagram: false, stream: None }), "once");
         assert_eq!((e.next_due(), e.hello_sent(at(280))), (Some(at(170)), Some(at(300))));
+        assert_eq!(e.stream_refused(at(170)), Some(at(470)), "as long as the handshake lasts");
         assert_eq!((e.due(at(300)), e.due(at(300)), e.next_due()), (Some(Due::GiveUp), None, None));
+        assert_eq!(e.stream_refused(at(301)), None);
+        e.propose(Epoch(4), [7; 16], ms(2000), at(400));
+        e.due(at(550));
+        e.stream_refused(at(560));
+        e.hello_sent(at(850));
+        assert_eq!(e.due(at(859)), Some(Due::Hello { datagram: false, stream: None }));
+        assert_eq!(e.due(at(860)), Some(Due::Hello { datagram: false, stream: Some(Epoch(4)) }), "once more");
     }
 }

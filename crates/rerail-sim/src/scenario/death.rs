@@ -84,6 +84,24 @@ pub fn killed_in_handshake(story: &Story) {
     }
 }
 
+/// H6. A process is killed before its peer has met it: no stream can end, and refused connections are the only evidence. A first handshake
+/// lasts two seconds; its attempts over streams must not wait for the next one. (Seen in the lab: 5.2 s.)
+pub fn killed_unmet(story: &Story) {
+    for seed in 0..6 {
+        let mut w = story.world(Config::quiet(seed, 1 + seed as usize % 2));
+        w.kill(1);
+        let level = CompletionLevel::Delivered;
+        let id =
+            w.send(SendSpec { level, ..SendSpec::tagged(0, 1, 2, 10) }).expect("the death is not known yet");
+        assert!(
+            w.run_finely(4 * SEC, |w| w.oracle.msgs[id as usize].failed),
+            "live: who was killed before it was met is waited for: {}",
+            w.describe()
+        );
+        w.heal_and_finish();
+    }
+}
+
 /// H8. A process that its peer has not named proposes an epoch and is answered. Then everything goes dark until the
 /// peer has stopped waiting for the first packet in it. Only the first side has something to send, so only it can
 /// begin. (Regression: Open MPI, which names its peers when it first sends to them; three of nineteen runs hung when

@@ -296,6 +296,12 @@ pub const ALL: &[Scenario] = &[
         run: death::killed_in_handshake,
     },
     Scenario {
+        hazard: "H6",
+        name: "who_is_killed_before_it_is_met_is_known_as_soon_as_another",
+        remedies: &[],
+        run: death::killed_unmet,
+    },
+    Scenario {
         hazard: "H8",
         name: "an_accepted_epoch_may_begin_late",
         remedies: &[("accepted_stays", "live")],
