@@ -61,7 +61,7 @@ fn with_python(command: &mut Command, provider: &Path) {
         .env("RWAPI_LIBRARY", prefix(provider).join("lib/librwapi.so"));
 }
 
-/// Runs a program on three nodes with two rails.
+/// Runs a program on three nodes with two rails, by `rerail launch`.
 fn on_three_nodes(
     mpi: &Mpi,
     provider: &Path,
@@ -69,7 +69,19 @@ fn on_three_nodes(
     program: &[&Path],
     more: &[&str],
 ) -> Output {
-    let mut command = lab(mpi.option, &["--by-rerail", "--nodes", "3", "--rails", "2"]);
+    on_nodes(mpi, provider, "3", &[&["--by-rerail"], arguments].concat(), program, more)
+}
+
+/// The same on so many, by the launcher of the MPI unless the arguments name another.
+fn on_nodes(
+    mpi: &Mpi,
+    provider: &Path,
+    nodes: &str,
+    arguments: &[&str],
+    program: &[&Path],
+    more: &[&str],
+) -> Output {
+    let mut command = lab(mpi.option, &["--nodes", nodes, "--rails", "2"]);
     command.arg("--provider").arg(provider).arg("--mpi-prefix").arg(&mpi.prefix).args(arguments);
     command.arg("--").args(program).args(more);
     with_python(&mut command, provider);
@@ -95,18 +107,22 @@ fn examples_are_right_on_several_nodes() {
     }
 }
 
-/// `cargo test --workspace` compiles examples before it runs tests.
+/// An example in Rust: `cargo test --workspace` compiles examples before it runs tests.
+fn in_rust(example: &str) -> Option<PathBuf> {
+    let program = Path::new(RERAIL).parent().unwrap().join("examples").join(example);
+    if program.is_file() {
+        return Some(program);
+    }
+    skip(&format!("no {} (made by `cargo test --workspace`)", program.display()));
+    None
+}
+
 #[test]
 fn examples_in_rust_are_right_on_several_nodes() {
     let mpi = &mpis()[0];
     let Some((_, provider)) = setup(mpi) else { return };
-    let profile = Path::new(RERAIL).parent().unwrap();
     for (nodes, example) in [("2", "ring"), ("3", "heat"), ("5", "workqueue")] {
-        let program = profile.join("examples").join(example);
-        if !program.is_file() {
-            skip(&format!("no {} (made by `cargo test --workspace`)", program.display()));
-            return;
-        }
+        let Some(program) = in_rust(example) else { return };
         let output = on_three_nodes(mpi, &provider, &["-n", nodes], &[&program], &[]);
         let out = succeeds(&output);
         assert!(
@@ -121,23 +137,35 @@ fn every_fault_was_in_time(output: &Output) {
     assert!(!missed, "the program ended before the last fault: {}", text(&output.stderr));
 }
 
+/// The options of a launcher of an MPI that lets ranks have the variables which the Python package needs; Open MPI passes on what it is told.
+fn for_python(mpi: &Mpi) -> &'static [&'static str] {
+    match mpi.option {
+        "openmpi" => &["--mpi-arg=-x", "--mpi-arg=PYTHONPATH", "--mpi-arg=-x", "--mpi-arg=RWAPI_LIBRARY"],
+        _ => &[],
+    }
+}
+
 #[test]
 fn examples_are_right_while_rails_break_and_through_a_blackout() {
-    let mpi = &mpis()[0];
-    let Some((_, provider)) = setup(mpi) else { return };
+    let [mpich, open, _, _] = &mpis();
+    let Some((_, provider)) = setup(mpich) else { return };
+    let Some(_) = setup(open) else { return };
     let dir = programs(&provider);
     let schedule = "300ms cut rail0 down; 800ms heal rail0; 1300ms cut rail1 dark; 1800ms heal rail1; \
         2300ms cut rail0 dark-in node 1; 2800ms heal rail0; 3300ms cut rail1 reset; 3800ms heal rail1; \
         4300ms cut all dark; 9300ms heal all";
-    let arguments = ["-n", "3", "--ppn", "1", "--schedule", schedule];
     let [interpreter, script] = python("ring.py");
-    let runs: [(&[&Path], &[&str]); 2] = [
-        (&[&dir.join("heat")], &["--cells", "256", "--steps", "60000"]),
-        (&[&interpreter, &script], &["--rounds", "12000"]),
+    let heat = dir.join("heat");
+    let Some(ring) = in_rust("ring") else { return };
+    let runs: [(&Mpi, &[&str], &[&Path], &[&str]); 3] = [
+        (mpich, &["--by-rerail"], &[&heat], &["--cells", "256", "--steps", "60000"]),
+        (mpich, &[], &[&ring], &["--rounds", "40000"]),
+        (open, for_python(open), &[&interpreter, &script], &["--rounds", "12000"]),
     ];
-    for (program, more) in runs {
-        let output = on_three_nodes(mpi, &provider, &arguments, program, more);
-        assert!(succeeds(&output).trim_end().ends_with("right"));
+    for (mpi, launcher, program, more) in runs {
+        let arguments = ["-n", "3", "--ppn", "1", "--schedule", schedule];
+        let output = on_nodes(mpi, &provider, "3", &[launcher, &arguments].concat(), program, more);
+        assert!(succeeds(&output).trim_end().ends_with("right"), "{}, {program:?}", mpi.option);
         every_fault_was_in_time(&output);
     }
 }
@@ -168,13 +196,25 @@ fn random_programs_keep_every_promise_while_rails_break() {
 
 #[test]
 fn launchers_of_mpis_start_programs_of_rwapi() {
-    for mpi in [&mpis()[0], &mpis()[1], &mpis()[2]] {
+    for mpi in &mpis()[..3] {
         let Some((_, provider)) = setup(mpi) else { return };
-        let dir = programs(&provider);
-        let mut command = lab(mpi.option, &["--nodes", "2", "--rails", "2", "-n", "4", "--provider"]);
-        command.arg(&provider).arg("--mpi-prefix").arg(&mpi.prefix).arg("--").arg(dir.join("ring"));
-        let out = succeeds(&command.output().unwrap());
-        assert!(out.contains("ring: 4 nodes, 100 rounds, right"), "{}: {out}", mpi.option);
+        let ring = programs(&provider).join("ring");
+        let [interpreter, heat] = python("heat.py");
+        let Some(workqueue) = in_rust("workqueue") else { return };
+        let runs: [(&str, &[&Path], &str); 3] = [
+            ("4", &[&ring], "ring: 4 nodes, 100 rounds, right"),
+            ("3", &[&interpreter, &heat], "heat: 3 nodes"),
+            ("5", &[&workqueue], "workqueue: 5 nodes, 200 tasks, right"),
+        ];
+        for (ranks, program, wanted) in runs {
+            let arguments = [&["-n", ranks], for_python(mpi)].concat();
+            let out = succeeds(&on_nodes(mpi, &provider, "2", &arguments, program, &[]));
+            assert!(
+                out.contains(wanted) && out.trim_end().ends_with("right"),
+                "{}, {program:?}: {out}",
+                mpi.option
+            );
+        }
     }
 }
 
