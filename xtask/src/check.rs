@@ -246,11 +246,19 @@ fn dependencies() -> Result<()> {
     let (place, program) = (state_dir().join("cargo"), "cargo-deny");
     let own = place.join("bin").join(program);
     if !own.is_file() && !has_program(program) {
-        println!("check: installing {program} {DENY}, once (a minute or two)");
+        println!("check: installing {program} {DENY}, once (a minute)");
         let mut install = cargo();
-        // unoptimized: it runs for a second, and is built half as long
-        install.args(["install", "--quiet", "--locked", "--debug", "--version", DENY, program, "--root"]);
-        install.arg(&place);
+        // unoptimized, and without what asks networks: it runs for a second, and is built a third as long
+        install.args([
+            "install",
+            "--quiet",
+            "--locked",
+            "--debug",
+            "--no-default-features",
+            "--version",
+            DENY,
+        ]);
+        install.args([program, "--root"]).arg(&place).env("CARGO_PROFILE_DEV_DEBUG", "0");
         run_command(&mut install).context("could not install it; is a registry of crates within reach?")?;
     }
     let mut deny = Command::new(if own.is_file() { own.as_os_str() } else { program.as_ref() });

@@ -4,7 +4,9 @@
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use xtask::workspace::{cargo, release_dir, trial};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use xtask::workspace::{cargo, release_dir, root, trial};
 use xtask::{build, setup};
 
 /// Passed, failed, skipped.
@@ -15,12 +17,19 @@ pub fn run() -> Result<()> {
     setup::run()?;
     build::run()?;
     let mut failures = Vec::new();
-    let parts = [
-        cargo_test(&["--workspace", "--exclude", "rerail-sim"], &mut failures)?,
-        // by itself, because its tests plant bugs in the engine, which nothing else may have
-        cargo_test(&["-p", "rerail-sim", "--features", "planted-bugs"], &mut failures)?,
-        trials(&mut failures)?,
-    ];
+    let (built, is_built) = channel();
+    let ahead = thread::spawn(move || build_ahead(&is_built));
+    let announce = move || {
+        // nothing waits for it any more only after a panic there, which is reported below
+        let _ = built.send(());
+    };
+    let first = cargo_test(&["--workspace", "--exclude", "rerail-sim"], announce, &mut failures)?;
+    let second = cargo_test(SIMULATOR, || (), &mut failures)?;
+    // campaigns look at milliseconds
+    if ahead.join().is_err() {
+        bail!("the thread that builds ahead has panicked");
+    }
+    let parts = [first, second, trials(&mut failures)?];
     let [passed, failed, skipped] = parts.into_iter().fold([0; 3], add);
     // Repeated here, because often only the end of a long output is kept.
     failures.iter().for_each(|line| println!("{}", line.trim()));
@@ -31,17 +40,46 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
+/// The simulator's tests: by themselves, because they plant bugs in the engine, which nothing else may have.
+const SIMULATOR: &[&str] = &["-p", "rerail-sim", "--features", "planted-bugs"];
+
+/// Builds what comes later, once the first tests are built: many of them wait for rails, so processors are idle. Their builds have the lowest
+/// priority. What fails here is built again in its turn, and reported there.
+fn build_ahead(is_built: &Receiver<()>) {
+    if is_built.recv().is_err() {
+        return;
+    }
+    let later = |arguments: &[&str]| {
+        let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut nice = Command::new("nice");
+        nice.args(["-n", "19"]).arg(program).args(arguments).current_dir(root());
+        let _ = nice.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    };
+    later(&[&["test", "--quiet", "--no-run"], SIMULATOR].concat());
+    later(&["run", "--quiet", "-p", "rerail-trial", "--", "fuzz", "--build"]);
+}
+
 fn add(one: Counts, other: Counts) -> Counts {
     std::array::from_fn(|i| one[i] + other[i])
 }
 
 /// Runs a command, echoes its output and looks at each line; whether it succeeded.
-fn echo(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
+fn echo(
+    command: &mut Command,
+    mut complaint: impl FnMut(&str) + Send + 'static,
+    mut look: impl FnMut(&str),
+) -> Result<bool> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("could not start cargo")?;
     // The test harness keeps what a passed test prints, so some tests write their word directly to standard error.
     let complaints = child.stderr.take().map(|complaints| {
         let lines = BufReader::new(complaints).lines().map_while(Result::ok);
-        std::thread::spawn(|| lines.inspect(|line| eprintln!("{line}")).collect::<Vec<_>>())
+        thread::spawn(move || {
+            let echoed = lines.inspect(|line| {
+                eprintln!("{line}");
+                complaint(line);
+            });
+            echoed.collect::<Vec<_>>()
+        })
     });
     for line in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
         let line = line.context("could not read the output of cargo")?;
@@ -57,23 +95,38 @@ fn echo(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
 /// `rerail-trial short`; its last line has the counts. What ends without them has failed.
 fn trials(failures: &mut Vec<String>) -> Result<Counts> {
     let mut counts = None;
-    let is_well = echo(trial().arg("short"), |line| {
-        counts = counted(line, "skipped");
-        note_failure(line, failures);
-    })?;
+    let is_well = echo(
+        trial().arg("short"),
+        |_| (),
+        |line| {
+            counts = counted(line, "skipped");
+            note_failure(line, failures);
+        },
+    )?;
     let [passed, failed, skipped] = counts.unwrap_or_default();
     Ok([passed, failed.max(usize::from(!is_well)), skipped])
 }
 
-/// `cargo test`. A test that cannot run here says `skipped: reason` and returns; it counts as skipped, not as passed.
-fn cargo_test(which: &[&str], failures: &mut Vec<String>) -> Result<Counts> {
+/// `cargo test`. A test that cannot run here says `skipped: reason` and returns; it counts as skipped, not as passed. `built` is called when
+/// the first program of tests begins: then Cargo has built them all, and holds no lock.
+fn cargo_test(
+    which: &[&str],
+    built: impl FnOnce() + Send + 'static,
+    failures: &mut Vec<String>,
+) -> Result<Counts> {
     let mut command = cargo();
     command.arg("test").args(which).args(["--no-fail-fast", "--", "--show-output"]).stderr(Stdio::piped());
     // With this variable set, tests fail where no lab can be made; this command is for any machine.
     command.env_remove("RERAIL_REQUIRE_LAB");
     command.env("RERAIL_PROVIDER", release_dir().join("librerail-fi.so"));
     let (mut counts, mut skips) = ([0; 3], 0);
-    let is_well = echo(&mut command, |line| {
+    let mut built = Some(built);
+    let begins = move |line: &str| {
+        if let Some(built) = built.take_if(|_| line.trim_start().starts_with("Running ")) {
+            built();
+        }
+    };
+    let is_well = echo(&mut command, begins, |line| {
         counts = add(counts, summary(line).unwrap_or_default());
         skips += usize::from(is_skip(line));
         note_failure(line, failures);

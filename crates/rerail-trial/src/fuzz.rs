@@ -51,6 +51,9 @@ pub struct Options {
     /// Print the names of the targets
     #[arg(long)]
     list: bool,
+    /// Build the targets, and run none
+    #[arg(long)]
+    build: bool,
 }
 
 fn target(name: &str) -> Result<String, String> {
@@ -153,7 +156,15 @@ pub fn run(options: &Options) -> Result<()> {
     if options.planted {
         return planted(options);
     }
+    if options.build {
+        return build(&chosen(options)?, false, options.sanitizer);
+    }
     verdict(&all(options)?)
+}
+
+/// The targets that are named; all, if none is.
+fn chosen(options: &Options) -> Result<Vec<String>> {
+    if options.targets.is_empty() { targets() } else { Ok(options.targets.clone()) }
 }
 
 /// What the tests run: all targets for `time` together. `None` when this machine has no nightly compiler, and says so; the
@@ -169,7 +180,7 @@ pub fn short(time: Duration) -> Result<Option<usize>> {
 
 /// Builds and runs the wanted targets.
 fn all(options: &Options) -> Result<BTreeMap<String, Report>> {
-    let chosen = if options.targets.is_empty() { targets()? } else { options.targets.clone() };
+    let chosen = chosen(options)?;
     build(&chosen, false, options.sanitizer)?;
     let reports = fuzz(&chosen, options)?;
     if options.minimize {
