@@ -59,7 +59,7 @@ pub const FOUND: &[(&str, u64, &str)] = &[
     ("writes_are_placed", 4, "intact"),
     ("regions_are_fenced", 7, "fenced"),
     ("armed_paths_are_probed", 3, "armed"),
-    ("doubts_are_fenced", 40, "fenced"),
+    ("doubts_are_fenced", 53, "fenced"),
     ("fences_are_waited_for", 78, "fenced"),
     ("fragments_are_placed_once", 181, "fenced"),
     ("notices_follow_writes", 1, "intact"),

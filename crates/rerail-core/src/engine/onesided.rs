@@ -20,7 +20,7 @@ use crate::api::completion::{AccessError, Completion, CompletionError, Completio
 use crate::api::endpoint::Endpoint;
 use crate::engine::Engine;
 use crate::memory::atomic;
-use crate::memory::orders::{AllowedWrite, Claim, INJECT_MAX, INLINE_MAX, Operation};
+use crate::memory::orders::{AllowedWrite, Claim, INJECT_MAX, INLINE_MAX, LONE_INLINE_MAX, Operation};
 use crate::memory::regions::{Access, RegionId, regions_of};
 use crate::message::body::Body;
 use crate::message::envelope::{Envelope, Role};
@@ -161,7 +161,7 @@ impl Engine {
         if op.inject && !op.read && total > INJECT_MAX {
             return Err(PostError::Invalid("an injected write has at most 32 KiB"));
         }
-        let inline = !op.read && (op.inject || total <= INLINE_MAX);
+        let inline = !op.read && (op.inject || total <= INLINE_MAX || self.is_lone(op.dest.peer, total));
         self.may_order(op.ep, op.dest, op.remote, total, if inline { total } else { 0 })?;
         let peer = op.dest.peer;
         let kind = match (op.read, inline) {
@@ -192,6 +192,16 @@ impl Engine {
             self.write_to_self(peer, id, &iov);
         }
         Ok(())
+    }
+
+    /// Whether a write of `total` bytes to a peer travels inside its order although it is not small: nothing else waits for the peer's
+    /// answer, and there is room for a copy.
+    fn is_lone(&self, peer: PeerId, total: usize) -> bool {
+        let room = self.options.retained_bytes_max.max(2 * 65_536);
+        total <= LONE_INLINE_MAX
+            && self.peers.get(peer).is_some_and(|p| {
+                !p.is_self() && p.orders.is_idle() && p.outgoing.has_room_for_order(total, room)
+            })
     }
 
     /// Carries out an atomic operation on a peer's memory. Operations of one endpoint on one peer take effect in the order in which they

@@ -15,12 +15,16 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 /// Operations on one peer that may wait for their answers. The peer has bounds of its own ([`served`](crate::memory::served)).
 pub(crate) const ORDERS_MAX: usize = 1024;
 
-/// Writes up to this size travel inside their order: copied once here and once there, and no grant is waited for. They take
+/// Writes up to this size always travel inside their order: copied once here and once there, and no grant is waited for. They take
 /// effect in their turn; larger ones do when their bytes are there.
 pub const INLINE_MAX: usize = 8192;
 
 /// Longest write with `inject`: it travels inside its order, too.
 pub(crate) const INJECT_MAX: usize = 32 * 1024;
+
+/// The same for a write while no operation on its peer waits for an answer: what waits for it, waits for this one write, and a message
+/// beside the order costs more than two copies. Of many at once the copies cost more.
+pub(crate) const LONE_INLINE_MAX: usize = INJECT_MAX;
 
 /// An operation of ours, and how it is reported.
 #[derive(Debug, Clone)]
