@@ -194,6 +194,49 @@ fn random_programs_keep_every_promise_while_rails_break() {
     }
 }
 
+/// How the lab says that this machine can have no guests.
+const NO_GUESTS: [&str; 2] = ["nothing that guests could boot from", "guests need /dev/net/tun"];
+
+/// One rail is an Ethernet interface of 20 Mbit/s, the other an adapter for RoCE of 40.
+#[test]
+fn random_programs_keep_every_promise_over_rails_of_two_kinds() {
+    let mpi = &mpis()[0];
+    let Some((_, provider)) = setup(mpi) else { return };
+    let program = programs(&provider).join("random");
+    let events = mpi.temporary("two-kinds");
+    let schedule = "2s cut rail0 dark node 1; 4s heal rail0; 6s cut rail1 down; 8s heal rail1";
+    let mut command = lab(mpi.option, &["--by-rerail", "--rdma", "roce", "--nodes", "2"]);
+    command.args(["--rail", "20mbit", "--rail", "40mbit", "--schedule-on-start", "--schedule", schedule]);
+    command.args(["--env", "FI_RERAIL_KINDS=ip,roce", "--env", "FI_RERAIL_RAILS=rail0,rxe1"]);
+    command
+        .arg("--provider")
+        .arg(&provider)
+        .arg("--mpi-prefix")
+        .arg(&mpi.prefix)
+        .arg("--events")
+        .arg(&events);
+    command.arg("--").arg(&program).args(["--first", "5000", "--seeds", "2", "--ms", "9500"]);
+    let output = command.env_remove("FI_RERAIL_KINDS").env_remove("FI_RERAIL_RAILS").output().unwrap();
+    let said = text(&output.stderr);
+    if output.status.code() == Some(125) && NO_GUESTS.iter().any(|words| said.contains(words)) {
+        skip(&said);
+        return;
+    }
+    let out = succeeds(&output);
+    assert_eq!(out.lines().filter(|l| l.contains(" right: ")).count(), 2, "{out}");
+    every_fault_was_in_time(&output);
+    let events = std::fs::read_to_string(events).unwrap();
+    for (event, rail) in
+        [("path_up", "rail0"), ("path_up", "rxe1"), ("path_down", "rail0"), ("path_down", "rxe1")]
+    {
+        let words = [event, rail].map(|word| format!("\"{word}\""));
+        assert!(
+            events.lines().any(|line| words.iter().all(|word| line.contains(word))),
+            "no {event} of {rail}:\n{events}"
+        );
+    }
+}
+
 #[test]
 fn launchers_of_mpis_start_programs_of_rwapi() {
     for mpi in &mpis()[..3] {
