@@ -2,7 +2,7 @@
 
 use crate::target::{Target, fail, say};
 use clap::{Args, Subcommand};
-use rerail_runtime::control::{self, Request};
+use rerail_runtime::control::{self, Process, Request};
 
 /// Subcommands of `rerail faults`.
 #[derive(Subcommand)]
@@ -44,19 +44,19 @@ pub struct Which {
 
 /// Does what is asked, and gives the exit code.
 pub fn run(command: &FaultsCommand) -> i32 {
-    let (sockets, request) = match command {
-        FaultsCommand::Show { target } => (target.sockets(), Request::FaultsShow),
-        FaultsCommand::Set { which, faults } => (which.sockets(), Request::FaultsSet(faults.join(" "))),
-        FaultsCommand::Clear { which } => (which.sockets(), Request::FaultsClear),
+    let (processes, request) = match command {
+        FaultsCommand::Show { target } => (target.processes(), Request::FaultsShow),
+        FaultsCommand::Set { which, faults } => (which.processes(), Request::FaultsSet(faults.join(" "))),
+        FaultsCommand::Clear { which } => (which.processes(), Request::FaultsClear),
     };
-    let sockets = match sockets {
-        Ok(sockets) => sockets,
+    let processes = match processes {
+        Ok(processes) => processes,
         Err(why) => return fail(&why),
     };
     let mut code = 0;
-    for socket in sockets {
-        match control::ask(&socket, &request) {
-            Ok(lines) => say(&format!("{}\n{lines}", socket.display())),
+    for process in processes {
+        match control::ask(&process.socket, &request) {
+            Ok(lines) => say(&format!("{process}\n{lines}")),
             Err(why) => code = fail(&why),
         }
     }
@@ -64,11 +64,11 @@ pub fn run(command: &FaultsCommand) -> i32 {
 }
 
 impl Which {
-    fn sockets(&self) -> Result<Vec<std::path::PathBuf>, String> {
+    fn processes(&self) -> Result<Vec<Process>, String> {
         if self.all {
-            return self.target.sockets();
+            return self.target.processes();
         }
         let or_all = |why: String| why.replace("--pid PID", "--pid PID, or --all");
-        self.target.socket().map(|one| vec![one]).map_err(or_all)
+        self.target.process().map(|one| vec![one]).map_err(or_all)
     }
 }

@@ -29,14 +29,14 @@ pub struct MigrateArgs {
 
 /// Prints the paths and carriers of one process, or of all that can be reached.
 pub fn paths(args: &PathsArgs) -> i32 {
-    let sockets = match args.target.sockets() {
-        Ok(s) => s,
+    let processes = match args.target.processes() {
+        Ok(all) => all,
         Err(why) => return fail(&why),
     };
     let mut code = 0;
-    for s in sockets {
-        match control::ask(&s, &Request::Paths) {
-            Ok(lines) => say(&format!("{}\n{lines}", s.display())),
+    for process in processes {
+        match control::ask(&process.socket, &Request::Paths) {
+            Ok(lines) => say(&format!("{process}\n{lines}")),
             Err(why) => code = fail(&why),
         }
     }
@@ -49,7 +49,7 @@ pub fn migrate(args: &MigrateArgs) -> i32 {
         (Some(from), Some(to)) => Request::Migrate { from: from.clone(), to: to.clone() },
         _ => Request::Home,
     };
-    match args.target.socket().and_then(|s| control::ask(&s, &request)) {
+    match args.target.process().and_then(|one| control::ask(&one.socket, &request)) {
         Ok(lines) => {
             say(&lines);
             0

@@ -1,7 +1,7 @@
 //! Which running processes a command is about.
 
 use clap::Args;
-use rerail_runtime::control;
+use rerail_runtime::control::{self, Process};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -20,15 +20,15 @@ pub struct Target {
 }
 
 impl Target {
-    /// Sockets of the processes that are meant; all when none is named.
-    pub fn sockets(&self) -> Result<Vec<PathBuf>, String> {
+    /// The processes that are meant; all when none is named.
+    pub fn processes(&self) -> Result<Vec<Process>, String> {
         if let Some(s) = &self.socket {
-            return Ok(vec![s.clone()]);
+            return Ok(vec![Process::at(s.clone())]);
         }
         let found = control::list(self.dir.as_deref());
-        let meant: Vec<PathBuf> = match self.pid {
+        let meant = match self.pid {
             Some(pid) => control::of_process(found, pid),
-            None => found.into_iter().map(|(_, socket)| socket).collect(),
+            None => found,
         };
         match (self.pid, meant.is_empty()) {
             (Some(pid), true) => Err(format!(
@@ -41,17 +41,17 @@ impl Target {
     }
 
     /// The one process that is meant.
-    pub fn socket(&self) -> Result<PathBuf, String> {
+    pub fn process(&self) -> Result<Process, String> {
         if self.pid.is_none() && self.socket.is_none() {
             return Err("say which process: --pid PID".to_owned());
         }
-        let mut all = self.sockets()?;
+        let mut all = self.processes()?;
         match (all.pop(), all.is_empty()) {
             (Some(one), true) => Ok(one),
             // two namespaces of processes may share a directory
             (Some(other), false) => Err(format!(
                 "several processes have this number: choose one with --socket, such as {}",
-                other.display()
+                other.socket.display()
             )),
             (None, _) => unreachable!("an empty list is an error"),
         }

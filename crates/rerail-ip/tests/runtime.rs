@@ -183,7 +183,7 @@ impl Sockets {
     }
 
     fn all(&self) -> Vec<std::path::PathBuf> {
-        control::list(Some(&self.0)).into_iter().map(|(_, path)| path).collect()
+        control::list(Some(&self.0)).into_iter().map(|process| process.socket).collect()
     }
 }
 

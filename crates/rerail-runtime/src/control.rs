@@ -10,6 +10,10 @@
 //! process that starts, and the command `rerail`, remove the files of killed processes.
 //!
 //! A path and not an abstract name: abstract names belong to a network namespace, and containers have their own.
+//!
+//! Processes of several process-id namespaces share a directory (`rerail launch` makes one for each host of a job). The number in a file's name is that
+//! of the process in its own namespace, and means another process here, or none. So only a refused connect proves that a process is gone, and the kernel
+//! says the number that a process has here. A file gets its name when its socket listens: one that does not listen yet refuses connects, too.
 
 use crate::Inner;
 use crate::faults;
@@ -38,6 +42,13 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(3);
 const SERVED_MAX: usize = 16;
 /// End of the name of every socket.
 const SUFFIX: &str = ".sock";
+/// The same of a socket that does not listen yet. As long as the other, so that a path has room for both.
+const UNFINISHED: &str = ".bind";
+/// An unfinished socket this old belongs to a process that was killed.
+const UNFINISHED_MAX: Duration = Duration::from_secs(60);
+/// Sockets that a process tries when it starts, of those that are not of a process that it sees under their number. The others of its
+/// host start at the same time, and each connect costs the listener some microseconds.
+const TRIED_MAX: usize = 16;
 
 /// The requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,16 +149,22 @@ impl Server {
         };
         let tell = |e: io::Error| format!("no control socket in {}: {e}", dir.display());
         own_directory(&dir)?;
-        sweep(&dir);
         let mut word = [0; 4];
         sys::random(&mut word).map_err(tell)?;
+        let word = u32::from_le_bytes(word);
+        sweep(&dir, TRIED_MAX, word as usize);
         let pid = std::process::id();
         let started = sys::started_at(pid).unwrap_or(0);
-        let path = dir.join(format!("{pid}-{started}-{:08x}{SUFFIX}", u32::from_le_bytes(word)));
+        let name = |suffix| dir.join(format!("{pid}-{started}-{word:08x}{suffix}"));
+        let path = name(UNFINISHED);
         let listener = UnixListener::bind(&path).map_err(tell)?;
-        let server = Server { listener, path, client: None };
+        // from here on the file goes with it
+        let mut server = Server { listener, path, client: None };
         fs::set_permissions(&server.path, Permissions::from_mode(0o600)).map_err(tell)?;
         server.listener.set_nonblocking(true).map_err(tell)?;
+        let path = name(SUFFIX);
+        fs::rename(&server.path, &path).map_err(tell)?;
+        server.path = path;
         Ok(Some(server))
     }
 
@@ -387,14 +404,14 @@ struct Named {
     path: PathBuf,
 }
 
-/// Sockets in a directory.
-fn sockets(dir: &Path) -> Vec<Named> {
+/// Sockets in a directory, with this end of their names.
+fn sockets(dir: &Path, suffix: &str) -> Vec<Named> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let mut v: Vec<Named> = entries
         .flatten()
         .filter_map(|e| {
             let name = e.file_name().into_string().ok()?;
-            let mut parts = name.strip_suffix(SUFFIX)?.split('-');
+            let mut parts = name.strip_suffix(suffix)?.split('-');
             let (pid, started) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
             Some(Named { pid, started, path: e.path() })
         })
@@ -403,14 +420,22 @@ fn sockets(dir: &Path) -> Vec<Named> {
     v
 }
 
-/// Removes the sockets of killed processes: those that refuse a connection. When the number and the start time in its
+/// Removes the sockets of killed processes: those that refuse a connect. When the number and the start time in its
 /// name belong to a process of this namespace, a socket is kept without a connect, because many processes may start at
-/// once. A process of another namespace has another number here; its socket accepts the connect and stays.
-fn sweep(dir: &Path) {
-    for s in sockets(dir) {
-        if sys::started_at(s.pid) != Some(s.started)
-            && UnixStream::connect(&s.path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
-        {
+/// once. Of the others `tries_max` are tried, from one on that `from` chooses.
+fn sweep(dir: &Path, tries_max: usize, from: usize) {
+    let mut unseen = sockets(dir, SUFFIX);
+    unseen.retain(|s| sys::started_at(s.pid) != Some(s.started));
+    let from = from.checked_rem(unseen.len()).unwrap_or(0);
+    unseen.rotate_left(from);
+    let old = |s: &Named| {
+        let age = fs::symlink_metadata(&s.path).ok()?.modified().ok()?.elapsed().ok()?;
+        (age > UNFINISHED_MAX).then_some(())
+    };
+    let mut unfinished = sockets(dir, UNFINISHED);
+    unfinished.retain(|s| old(s).is_some());
+    for s in unseen.into_iter().chain(unfinished).take(tries_max) {
+        if sys::listener_at(&s.path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
             let _ = fs::remove_file(s.path);
         }
     }
@@ -418,30 +443,54 @@ fn sweep(dir: &Path) {
 
 // ---- the client ------------------------------------------------------------------------------------------------
 
-/// Process number and file of every socket of the user's processes. Removes the sockets of killed processes.
-pub fn list(dir: Option<&Path>) -> Vec<(u32, PathBuf)> {
+/// A process that listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its number as it is seen from here. `None`: it is in a namespace that is not seen from here.
+    pub pid: Option<u32>,
+    /// Its number as it sees it itself; `None`: the name of its socket does not say it.
+    pub own_pid: Option<u32>,
+    /// Its socket.
+    pub socket: PathBuf,
+}
+
+impl Process {
+    /// The one at a socket, whether or not it listens.
+    pub fn at(socket: PathBuf) -> Process {
+        Process { pid: sys::listener_at(&socket).unwrap_or(None), own_pid: None, socket }
+    }
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let pid = self.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        write!(f, "process pid={pid} socket={}", self.socket.display())
+    }
+}
+
+/// The user's processes. Removes the sockets of killed ones.
+pub fn list(dir: Option<&Path>) -> Vec<Process> {
     let dirs = dir.map_or_else(directories, |d| vec![d.to_owned()]);
     dirs.iter()
         .filter(|d| own_directory_exists(d))
         .flat_map(|d| {
-            sweep(d);
-            sockets(d).into_iter().map(|s| (s.pid, s.path))
+            sweep(d, usize::MAX, 0);
+            sockets(d, SUFFIX).into_iter().map(|s| {
+                let seen_as_named = || (sys::started_at(s.pid) == Some(s.started)).then_some(s.pid);
+                // it is named when the kernel cannot say more, because too many clients wait for the process
+                let pid = sys::listener_at(&s.path).unwrap_or_else(|_| seen_as_named());
+                Process { pid, own_pid: Some(s.pid), socket: s.path }
+            })
         })
         .collect()
 }
 
-/// The sockets of `list` that belong to process `pid`. A process in another namespace has two numbers. The number that
-/// is seen from here is compared first; when no socket matches, the number that the process has in its own namespace.
-pub fn of_process(list: Vec<(u32, PathBuf)>, pid: u32) -> Vec<PathBuf> {
-    let seen = |socket: &Path| {
-        let stream = UnixStream::connect(socket).ok()?;
-        sys::listener_of(stream.as_raw_fd())
-    };
-    let (from_here, others): (Vec<_>, Vec<_>) =
-        list.into_iter().map(|(own, path)| (seen(&path), own, path)).partition(|s| s.0 == Some(pid));
-    let by_own = others.into_iter().filter(|(_, own, _)| *own == pid && from_here.is_empty());
-    let by_own: Vec<PathBuf> = by_own.map(|s| s.2).collect();
-    from_here.into_iter().map(|s| s.2).chain(by_own).collect()
+/// Those of `list` that are process `pid`. A process in another namespace has two numbers. The number that
+/// is seen from here is compared first; when there is none, the number that the process has in its own namespace.
+pub fn of_process(list: Vec<Process>, pid: u32) -> Vec<Process> {
+    let (from_here, mut others): (Vec<_>, Vec<_>) = list.into_iter().partition(|p| p.pid == Some(pid));
+    others.retain(|p| p.own_pid == Some(pid) && from_here.is_empty());
+    from_here.into_iter().chain(others).collect()
 }
 
 fn own_directory_exists(dir: &Path) -> bool {
@@ -549,7 +598,8 @@ mod tests {
         let path = server.path().to_owned();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&place.0).unwrap().mode() & 0o777, 0o700);
-        assert_eq!(list(Some(&place.0)), [(std::process::id(), path.clone())]);
+        let own = Some(std::process::id());
+        assert_eq!(list(Some(&place.0)), [Process { pid: own, own_pid: own, socket: path.clone() }]);
         drop(server);
         assert!(!path.exists());
         assert!(Server::open(&Control::Off).unwrap().is_none());
@@ -588,6 +638,53 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_does_not_listen_yet_is_left_until_it_is_old() {
+        let place = Place::new("unfinished");
+        own_directory(&place.0).unwrap();
+        let fresh = place.0.join(format!("{}-7-00000001{UNFINISHED}", 1 << 30));
+        drop(UnixListener::bind(&fresh).unwrap());
+        let old = place.0.join(format!("{}-7-00000002{UNFINISHED}", 1 << 30));
+        drop(UnixListener::bind(&old).unwrap());
+        let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+        sys::set_modified(&old, hour_ago);
+        assert_eq!(list(Some(&place.0)), []);
+        assert!(fresh.exists() && !old.exists());
+    }
+
+    #[test]
+    fn a_process_that_starts_tries_few_sockets_of_processes_that_it_does_not_see() {
+        let place = Place::new("many");
+        own_directory(&place.0).unwrap();
+        let left = || sockets(&place.0, SUFFIX).len();
+        for n in 0..2 * TRIED_MAX + 3 {
+            let path = place.0.join(format!("{}-7-{n:08x}{SUFFIX}", 1 << 30));
+            drop(UnixListener::bind(&path).unwrap());
+        }
+        let option = Control::Directory(place.0.to_str().unwrap().to_owned());
+        let server = Server::open(&option).unwrap().unwrap();
+        assert_eq!(left(), TRIED_MAX + 3 + 1);
+        assert_eq!(list(Some(&place.0)).len(), 1, "a command tries all");
+        drop(server);
+        assert_eq!(left(), 0);
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_with_many_clients_is_neither_waited_for_nor_removed() {
+        let place = Place::new("busy");
+        own_directory(&place.0).unwrap();
+        let busy = place.0.join(format!("{}-7-00000001{SUFFIX}", 1 << 30));
+        let listener = UnixListener::bind(&busy).unwrap();
+        sys::listen_for(listener.as_raw_fd(), 0);
+        let mut waiting = Vec::new();
+        while let Ok(client) = sys::connect_now(&busy) {
+            waiting.push(client);
+            assert!(waiting.len() < 100, "a full queue refuses nothing");
+        }
+        let found = list(Some(&place.0));
+        assert_eq!(found, [Process { pid: None, own_pid: Some(1 << 30), socket: busy }]);
+    }
+
+    #[test]
     fn a_process_is_found_by_the_number_that_is_seen_from_here_and_then_by_its_own() {
         let place = Place::new("numbers");
         own_directory(&place.0).unwrap();
@@ -595,16 +692,14 @@ mod tests {
         // in a namespace of its own it is number 1, and another there has the number that this one has here
         let first = place.0.join(format!("1-7-00000001{SUFFIX}"));
         let _first = UnixListener::bind(&first).unwrap();
-        let found = || list(Some(&place.0));
-        assert_eq!(of_process(found(), own), std::slice::from_ref(&first));
-        assert_eq!(
-            of_process(found(), 1),
-            std::slice::from_ref(&first),
-            "nobody here has that number and a socket"
-        );
-        assert_eq!(of_process(found(), 1 << 30), [] as [PathBuf; 0]);
+        let of = |pid| -> Vec<PathBuf> {
+            of_process(list(Some(&place.0)), pid).into_iter().map(|p| p.socket).collect()
+        };
+        assert_eq!(of(own), std::slice::from_ref(&first));
+        assert_eq!(of(1), std::slice::from_ref(&first), "no process here has that number and a socket");
+        assert_eq!(of(1 << 30), [] as [PathBuf; 0]);
         let second = place.0.join(format!("{own}-7-00000002{SUFFIX}"));
         let _second = UnixListener::bind(&second).unwrap();
-        assert_eq!(of_process(found(), own), [first, second], "both listen in this process");
+        assert_eq!(of(own), [first, second], "both listen in this process");
     }
 }

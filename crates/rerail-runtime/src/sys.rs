@@ -74,16 +74,33 @@ fn started_in(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// Number of the process that listens at the other end of a socket, as this process sees it; `None` when it cannot be seen from here.
-pub(crate) fn listener_of(socket: RawFd) -> Option<u32> {
+/// Connects to a socket by its path, without waiting: a full queue of a process that is stopped is `WouldBlock`.
+pub(crate) fn connect_now(path: &std::path::Path) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Number of the process that listens at a path, as this process sees it; `None` when it cannot be seen from here.
+/// `ConnectionRefused`: no process listens there.
+pub(crate) fn listener_at(path: &std::path::Path) -> io::Result<Option<u32>> {
+    let socket = connect_now(path)?;
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to a structure of that size.
     let got = unsafe {
-        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
     };
-    // 0: the process is in a namespace that cannot be seen from this one
-    if got == 0 { u32::try_from(peer.pid).ok().filter(|pid| *pid != 0) } else { None }
+    // 0: the process is in a namespace that cannot be seen from this one; rustix's type has no 0
+    Ok(if got == 0 { u32::try_from(peer.pid).ok().filter(|pid| *pid != 0) } else { None })
 }
 
 /// Name of this node (of its UTS namespace).
@@ -241,6 +258,23 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), in_parent: extern "C" fn(), in_c
 pub(crate) fn close_copy(fd: RawFd) {
     // SAFETY: the caller guarantees that nothing in this process uses the descriptor.
     unsafe { libc::close(fd) };
+}
+
+/// Bounds the queue of a listener.
+#[cfg(test)]
+pub(crate) fn listen_for(listener: RawFd, queue: i32) {
+    // SAFETY: a plain system call.
+    assert_eq!(unsafe { libc::listen(listener, queue) }, 0);
+}
+
+/// Sets when a file was written last.
+#[cfg(test)]
+pub(crate) fn set_modified(path: &std::path::Path, at: std::time::SystemTime) {
+    let since = at.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let at = libc::timespec { tv_sec: since.as_secs() as libc::time_t, tv_nsec: 0 };
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a path that ends with zero, and two times.
+    assert_eq!(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), [at, at].as_ptr(), 0) }, 0);
 }
 
 #[cfg(test)]

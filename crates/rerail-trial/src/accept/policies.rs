@@ -102,7 +102,8 @@ pub fn request(campaign: &mut Campaign) -> Result<()> {
         seen = String::from_utf8_lossy(&ask(&["paths"], &run)?.stdout).into_owned();
     }
     // one line for each process names its socket
-    let files: Vec<PathBuf> = seen.lines().filter(|l| l.ends_with(".sock")).map(PathBuf::from).collect();
+    let socket = |line: &str| Some(PathBuf::from(line.strip_prefix("process ")?.split_once(" socket=")?.1));
+    let files: Vec<PathBuf> = seen.lines().filter_map(socket).collect();
     let mut said = Vec::new();
     for file in &files {
         for words in
