@@ -6,6 +6,7 @@ use crate::settings::settings;
 use clap::Args;
 use rerail_lab::launch::{find_provider, holds_name, provider_directory};
 use rerail_lab::mpi::{Family, Installation};
+use rerail_launch::guard::PidNamespace;
 use rerail_launch::hosts::{self, Host};
 use rerail_launch::launcher::{self, EXIT_FAILED, Spec};
 use rerail_launch::message::PmixLibrary;
@@ -74,6 +75,9 @@ pub struct LaunchArgs {
     /// Seconds that ranks have to end when the job ends, before they are killed
     #[arg(long, value_name = "S", default_value_t = 5)]
     grace: u64,
+    /// Whether the ranks of each host get process ids of their own: where the agent has the right to it (root), or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pid_namespace: When,
     /// The MPI of the program [default: Open MPI if the program is linked with it, else that of mpiexec in PATH, or mpich]
     #[arg(long, value_enum)]
     mpi: Option<MpiName>,
@@ -90,6 +94,24 @@ pub struct LaunchArgs {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     program: Vec<OsString>,
+}
+
+/// Whether there is a process-id namespace.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum When {
+    /// Where the system allows it
+    Auto,
+    /// Never
+    Off,
+}
+
+impl From<When> for PidNamespace {
+    fn from(when: When) -> Self {
+        match when {
+            When::Auto => Self::Auto,
+            When::Off => Self::Off,
+        }
+    }
 }
 
 /// Runs a job; returns the exit code: that of the rank that ended it, 2 for bad input, 125 if the launcher itself failed.
@@ -197,6 +219,7 @@ fn prepare(args: &LaunchArgs) -> Result<Spec, String> {
         patience: Duration::from_secs(args.patience),
         grace: Duration::from_secs(args.grace),
         pmix,
+        pid_namespace: args.pid_namespace.into(),
     })
 }
 

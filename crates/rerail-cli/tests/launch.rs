@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 fn launch(arguments: &[&str]) -> Command {
@@ -181,6 +182,18 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Whether agents can make a process-id namespace here, by another program that makes one.
+fn has_namespaces() -> bool {
+    static HAS: LazyLock<bool> = LazyLock::new(|| {
+        let made = Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).output();
+        made.is_ok_and(|output| output.status.success())
+    });
+    if !*HAS {
+        skip("no process-id namespace can be made: unshare --pid --fork --mount-proc");
+    }
+    *HAS
+}
+
 /// A job of four ranks, which are up; each has started one more process that has left its session, and both ignore what can be ignored.
 fn stubborn(mark: &str) -> Child {
     let script = "trap '' TERM INT HUP; setsid sh -c \"trap '' TERM INT HUP; while :; do sleep 1; done\" & while :; do sleep 1; done";
@@ -192,8 +205,9 @@ fn stubborn(mark: &str) -> Child {
         .stderr(Stdio::null())
         .process_group(0);
     let child = command.spawn().unwrap();
-    // launcher, guard, agent, and for each rank two shells and two sleeps
-    eventually("the ranks run", || marked(mark).len() >= 3 + 4 * 4);
+    // launcher, guard, perhaps process 1 of a namespace, agent, and for each rank two shells and two sleeps
+    let above = 3 + usize::from(has_namespaces());
+    eventually("the ranks run", || marked(mark).len() >= above + 4 * 4);
     child
 }
 
@@ -201,11 +215,13 @@ fn kill(pid: u32, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// The agent's processes: those of the job that run this command and are not the launcher.
+/// The agent's processes: those of the job that run this command and are not the launcher. The guard comes first.
 fn agents(mark: &str, launcher: u32) -> Vec<u32> {
     let is_ours =
         |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_str() == Some(RERAIL));
-    marked(mark).into_iter().filter(|pid| *pid != launcher && is_ours(pid)).collect()
+    let mut all: Vec<u32> = marked(mark).into_iter().filter(|pid| *pid != launcher && is_ours(pid)).collect();
+    all.sort_unstable();
+    all
 }
 
 #[test]
@@ -229,18 +245,92 @@ fn nothing_is_left_however_a_job_ends() {
         child.wait().unwrap();
         eventually(&format!("nothing is left after {what}"), || marked(&mark).is_empty());
     }
-    for of in 0..2 {
+    // a guard, perhaps process 1 of a namespace, and an agent
+    let processes = 2 + usize::from(has_namespaces());
+    for of in 0..processes {
         let mark = format!("left-{}-agent{of}", std::process::id());
         let mut child = stubborn(&mark);
-        let mut both = agents(&mark, child.id());
-        both.sort_unstable();
-        assert_eq!(both.len(), 2, "an agent and its guard");
-        kill(both[of], "-KILL");
+        let all = agents(&mark, child.id());
+        assert_eq!(all.len(), processes);
+        kill(all[of], "-KILL");
         // a guard that is killed takes the agent with it, which ends the ranks first
-        let code = child.wait().unwrap().code();
+        let mut ended = None;
+        eventually("the launcher ends", || {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        let code = ended.unwrap().code();
         assert!([Some(125), Some(137)].contains(&code), "{code:?}");
         eventually("nothing is left after a killed agent or guard", || marked(&mark).is_empty());
     }
+}
+
+/// What ranks print of their namespace and of what they see of themselves.
+const SEES_ITSELF: &str =
+    "readlink /proc/self/ns/pid; read -r own rest < /proc/self/stat; [ $own = $$ ] && echo own";
+
+fn own_namespace() -> String {
+    fs::read_link("/proc/self/ns/pid").unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn ranks_of_a_host_share_a_process_id_namespace_and_bury_their_orphans_in_it() {
+    if !has_namespaces() {
+        return;
+    }
+    let out = succeeds(&shell(&["-n", "2"], SEES_ITSELF));
+    let namespaces: Vec<&str> = out.lines().filter(|line| line.starts_with("pid:")).collect();
+    assert!(namespaces.len() == 2 && namespaces[0] == namespaces[1], "they share it: {out}");
+    assert_ne!(namespaces[0], own_namespace());
+    assert_eq!(out.matches("own\n").count(), 2, "/proc is that of the namespace: {out}");
+    let off = succeeds(&shell(&["-n", "1", "--pid-namespace", "off"], SEES_ITSELF));
+    assert_eq!(off, format!("{}\nown\n", own_namespace()));
+    // killed, it stays as a zombie until a parent waits for it; not longer than 30 s
+    let script = "(sh -c 'echo $$; kill -9 $$' &) | { read -r orphan; n=0
+        while [ -e /proc/$orphan ] && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.05; done
+        [ -e /proc/$orphan ] || echo buried; }; true";
+    assert_eq!(succeeds(&shell(&["-n", "1"], script)), "buried\n");
+}
+
+#[test]
+fn an_agent_without_the_right_to_a_namespace_starts_its_ranks_as_before() {
+    if !has_namespaces() {
+        return;
+    }
+    // another user
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups", RERAIL, "launch", "--no-provider", "-n", "2"]);
+    command.args(["--wdir", "/", "--", "sh", "-c", SEES_ITSELF]).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let out = succeeds(&output);
+    assert_eq!(out.matches(&own_namespace()).count(), 2, "{out}");
+    assert_eq!(text(&output.stderr), "");
+    // a mount on /proc that a /proc of another namespace has no place for
+    let script = format!(
+        "mount --bind /etc/hostname /proc/$$/comm && {RERAIL} launch --no-provider -n 2 -- sh -c '{SEES_ITSELF}; exit 3'"
+    );
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+    let out = text(&output.stdout);
+    assert_eq!(code(&output), 3, "{}", text(&output.stderr));
+    assert!(out.contains(&own_namespace()), "{out}");
+}
+
+#[test]
+fn what_a_host_has_mounted_on_its_proc_is_there_in_the_namespace() {
+    if !has_namespaces() {
+        return;
+    }
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("boot {}", std::process::id()));
+    fs::write(&file, "another machine\n").unwrap();
+    let file = file.to_str().unwrap();
+    let boot = "/proc/sys/kernel/random/boot_id";
+    let script = format!(
+        "mount --bind '{file}' {boot} && {RERAIL} launch --no-provider -n 1 -- sh -c 'cat {boot}; readlink /proc/self/ns/pid'"
+    );
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+    fs::remove_file(file).unwrap();
+    let out = succeeds(&output);
+    assert!(out.starts_with("another machine\npid:") && !out.contains(&own_namespace()), "{out}");
 }
 
 /// The port on which a process listens.
@@ -320,6 +410,63 @@ fn starts_under_rerail(mpi: &Mpi) {
         let own = told.lines().filter(|line| line.contains("\"path_up\"")).count();
         assert!(ranks == "1" || own > 0, "the ranks do not use Rerail: {told}");
     }
+}
+
+/// Two jobs at once, each with two ranks on two nodes, whose processes share a directory of sockets. Each agent has a namespace of its own.
+fn is_seen_from_outside(mpi: &Mpi) {
+    let Some((program, provider)) = setup(mpi) else { return };
+    let sockets = mpi.temporary("sockets");
+    fs::create_dir_all(&sockets).unwrap();
+    fs::set_permissions(&sockets, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let start = |name: &str| {
+        let arguments = ["--name", name, "--by-rerail", "--nodes", "2", "--rails", "2", "-n", "4"];
+        let mut command = lab(mpi.option, &arguments);
+        command.arg("--provider").arg(&provider).arg("--mpi-prefix").arg(&mpi.prefix).arg("--");
+        command.arg(&program).args(["--seconds", "600"]).env("FI_RERAIL_CONTROL", &sockets);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).env("MARK", name).spawn().unwrap()
+    };
+    // what `rerail paths` prints of processes
+    let listed = || -> Vec<(String, String)> {
+        let output = Command::new(RERAIL).args(["paths", "--dir"]).arg(&sockets).output().unwrap();
+        let out = text(&output.stdout);
+        let process = |line: &str| {
+            let (pid, socket) = line.strip_prefix("process pid=")?.split_once(" socket=")?;
+            Some((pid.to_owned(), socket.to_owned()))
+        };
+        out.lines().filter_map(process).collect()
+    };
+    let name = |n| format!("seen{}-{}-{n}", std::process::id(), mpi.option);
+    let is_rank = |name: &str, pid: &str| {
+        let known = Command::new("kill").args(["-0", pid]).output().unwrap().status.success();
+        let env = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        known && text(&env).contains(&format!("MARK={name}")) && text(&env).contains("RERAIL_RANK=")
+    };
+    let ranks = |name: &str| listed().iter().filter(|(pid, _)| is_rank(name, pid)).count();
+    let mut jobs = [0, 1].map(|n| start(&name(n)));
+    eventually("all ranks of both jobs are listed", || [0, 1].iter().all(|n| ranks(&name(*n)) == 4));
+    let all = listed();
+    let mut pids: Vec<&String> = all.iter().map(|(pid, _)| pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!(pids.len(), 8, "each has a number of its own: {all:?}");
+    for (pid, socket) in &all {
+        let output =
+            Command::new(RERAIL).args(["paths", "--pid", pid, "--dir"]).arg(&sockets).output().unwrap();
+        assert!(succeeds(&output).starts_with(&format!("process pid={pid} socket={socket}\n")));
+    }
+    // one job is killed, and the other's sockets stay
+    let rank = all.iter().map(|(pid, _)| pid).find(|pid| is_rank(&name(0), pid)).unwrap();
+    let status = fs::read_to_string(format!("/proc/{rank}/status")).unwrap();
+    let agent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    kill(agent.trim().parse().unwrap(), "-KILL");
+    assert!(!jobs[0].wait().unwrap().success());
+    eventually("nothing is left of the first job", || marked(&name(0)).is_empty());
+    assert_eq!((listed().len(), ranks(&name(1))), (4, 4));
+    kill(jobs[1].id(), "-INT");
+    jobs[1].wait().unwrap();
+    eventually("nothing is left of the second job", || marked(&name(1)).is_empty());
+    assert_eq!(listed(), []);
+    fs::remove_dir_all(&sockets).unwrap();
 }
 
 /// The launcher's only network is down for longer than a connection lasts, in the middle of a job: the agents come back, and the job ends well.
@@ -440,7 +587,7 @@ time.sleep(60)";
             .unwrap();
         let mut out = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut out).unwrap();
-        // of the agent and its guard the later one is the agent
+        // of the agent and the processes above it the latest one is the agent
         let is_it = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|c| text(&c).contains(of));
         let pid = marked(&mark).into_iter().filter(is_it).max().expect(of);
         kill(pid, "-KILL");
@@ -477,4 +624,5 @@ on_every_mpi! {
     mpich_starts_under_rerail_on_three_nodes: starts_under_rerail(0);
     intel_mpi_starts_under_rerail_on_three_nodes: starts_under_rerail(2);
     a_job_outlives_the_network_of_its_launcher: outlives_its_network(0);
+    ranks_of_two_jobs_are_seen_under_the_numbers_of_the_host: is_seen_from_outside(0);
 }

@@ -3,9 +3,9 @@
 //! It reads its key and the launcher's addresses from its standard input, connects, and starts the ranks that the launcher names. When the connection breaks
 //! it makes the next one; meanwhile the ranks go on. When the launcher's host refuses it for [`REFUSED_MAX`], the launcher is gone, and the ranks are ended.
 //!
-//! A second process, the *guard*, is the agent's parent: it adopts what ranks leave behind (`PR_SET_CHILD_SUBREAPER`) and kills it when the agent
-//! ends, however that ends.
+//! Other processes, above all the *guard*, kill what is left when the agent ends, however that ends: [`crate::guard`].
 
+use crate::guard::{self, EXIT_FAILED, PidNamespace, Role, kill_rest};
 use crate::link::{self, Connection, Ends, News, keep};
 use crate::message::{Bytes, Ended, Start, Stream, ToAgent, ToLauncher, read, write};
 use crate::pmi::{Answer, LINE_BYTES_MAX, Pmi};
@@ -15,7 +15,7 @@ use crate::proof::Key;
 use crate::rank;
 use std::io::{BufRead, ErrorKind};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -34,8 +34,6 @@ const AGAIN: Duration = Duration::from_millis(200);
 const LEFT_OPEN: Duration = Duration::from_millis(500);
 /// Bytes of a rank's output in one message.
 const OUTPUT_BYTES_MAX: usize = 32 << 10;
-/// The exit code of an agent that cannot do its work.
-const EXIT_FAILED: i32 = 125;
 
 /// What an agent is given on its standard input, in one line.
 #[derive(Debug, Clone)]
@@ -46,6 +44,8 @@ pub struct Orders {
     pub key: Key,
     /// Seconds without the launcher after which it ends its ranks.
     pub patience: Duration,
+    /// Whether its ranks get a process-id namespace.
+    pub pid_namespace: PidNamespace,
     /// Where the launcher listens.
     pub addresses: Vec<SocketAddr>,
 }
@@ -54,6 +54,7 @@ impl Orders {
     /// As a line.
     pub fn to_line(&self) -> String {
         let mut words = vec![self.agent.to_string(), self.key.to_hex(), self.patience.as_secs().to_string()];
+        words.push(self.pid_namespace.word().to_owned());
         words.extend(self.addresses.iter().map(SocketAddr::to_string));
         words.join(" ") + "\n"
     }
@@ -64,8 +65,10 @@ impl Orders {
         let agent = words.next()?.parse().ok()?;
         let key = Key::from_hex(words.next()?)?;
         let patience = Duration::from_secs(words.next()?.parse().ok()?);
+        let pid_namespace = PidNamespace::of_word(words.next()?)?;
         let addresses: Option<Vec<SocketAddr>> = words.map(|word| word.parse().ok()).collect();
-        addresses.filter(|all| !all.is_empty()).map(|addresses| Self { agent, key, patience, addresses })
+        let addresses = addresses.filter(|all| !all.is_empty())?;
+        Some(Self { agent, key, patience, pid_namespace, addresses })
     }
 }
 
@@ -81,13 +84,13 @@ pub fn run() -> i32 {
         return EXIT_FAILED;
     };
     let directory = serving::directory(&link::random());
-    match guard(&directory) {
-        Guard::Ended(code) => code,
-        Guard::Failed(why) => {
+    match guard::split(orders.pid_namespace, &directory) {
+        Role::Ended(code) => code,
+        Role::Failed(why) => {
             eprintln!("rerail: the agent cannot be started: {why}");
             EXIT_FAILED
         }
-        Guard::Agent => {
+        Role::Agent => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => {
@@ -103,94 +106,6 @@ pub fn run() -> i32 {
             }
         }
     }
-}
-
-enum Guard {
-    /// This is the agent.
-    Agent,
-    /// This is the guard, and the agent has ended so.
-    Ended(i32),
-    Failed(std::io::Error),
-}
-
-/// Becomes two processes. There is one thread yet, so that a fork is safe. The directory is the agent's, which may be killed.
-fn guard(directory: &Path) -> Guard {
-    let failed = || Guard::Failed(std::io::Error::last_os_error());
-    // SAFETY: these calls take no pointers, and no other thread runs.
-    unsafe {
-        // a signal of the terminal is the launcher's; and an end of it, which the remote shell passes on, too
-        libc::setsid();
-        libc::signal(libc::SIGHUP, libc::SIG_IGN);
-        libc::signal(libc::SIGINT, libc::SIG_IGN);
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        if libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) != 0 {
-            return failed();
-        }
-        let guard = libc::getpid();
-        match libc::fork() {
-            -1 => failed(),
-            0 => {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-                // in case that the guard goes first
-                libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-                if libc::getppid() != guard {
-                    libc::_exit(EXIT_FAILED);
-                }
-                Guard::Agent
-            }
-            agent => {
-                let code = watch(agent);
-                serving::remove(directory);
-                Guard::Ended(code)
-            }
-        }
-    }
-}
-
-/// Waits for the agent, then kills what is left of its ranks.
-fn watch(agent: libc::pid_t) -> i32 {
-    // SAFETY: the pointer is to a local variable; a signal that ends the guard ends the agent by its own parent-death signal.
-    unsafe {
-        libc::signal(libc::SIGTERM, libc::SIG_DFL);
-        let mut status = 0;
-        loop {
-            let gone = libc::waitpid(-1, &raw mut status, 0);
-            if gone == agent {
-                break;
-            }
-            if gone == -1 && std::io::Error::last_os_error().kind() != ErrorKind::Interrupted {
-                return EXIT_FAILED;
-            }
-        }
-        let code =
-            if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) };
-        kill_rest();
-        code
-    }
-}
-
-/// Kills every child of this process, and what they leave behind: that becomes a child as well.
-fn kill_rest() {
-    loop {
-        let children = children();
-        if children.is_empty() {
-            return;
-        }
-        // SAFETY: both take no memory of ours.
-        unsafe {
-            children.iter().for_each(|child| {
-                libc::kill(*child, libc::SIGKILL);
-            });
-            libc::waitpid(-1, std::ptr::null_mut(), 0);
-        }
-    }
-}
-
-/// The children of this process.
-fn children() -> Vec<libc::pid_t> {
-    let own = std::process::id();
-    let text = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
-    text.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// What happens at an agent.
@@ -729,15 +644,19 @@ mod tests {
             agent: 3,
             key: Key::new([9; 32]),
             patience: Duration::from_secs(60),
+            pid_namespace: PidNamespace::Off,
             addresses: vec!["10.0.0.1:4000".parse().unwrap(), "[fd00::1]:4000".parse().unwrap()],
         };
         let line = orders.to_line();
         let read = Orders::from_line(&line).unwrap();
+        assert_eq!(read.pid_namespace, PidNamespace::Off);
         assert_eq!((read.to_line(), line.lines().count()), (line.clone(), 1));
         let words: Vec<&str> = line.split_whitespace().collect();
-        for n in 0..4 {
+        for n in 0..5 {
             assert!(Orders::from_line(&words[..n].join(" ")).is_none(), "{n} words");
         }
-        assert!(Orders::from_line(&line.replace("10.0.0.1:4000", "somewhere")).is_none());
+        for (word, wrong) in [("10.0.0.1:4000", "somewhere"), (" off ", " perhaps ")] {
+            assert!(Orders::from_line(&line.replace(word, wrong)).is_none(), "{wrong}");
+        }
     }
 }

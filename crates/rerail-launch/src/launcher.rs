@@ -9,6 +9,7 @@
 
 use crate::agent::Orders;
 use crate::exchange::Exchange;
+use crate::guard::PidNamespace;
 use crate::hosts::{Host, mapping};
 use crate::link::{Connection, Ends, News, accept, keep, random};
 use crate::message::{
@@ -79,6 +80,8 @@ pub struct Spec {
     pub grace: Duration,
     /// Ranks get a PMIx server, whose library is there; `None`: they get none.
     pub pmix: Option<PmixLibrary>,
+    /// Whether the ranks of each host get a process-id namespace.
+    pub pid_namespace: PidNamespace,
 }
 
 /// What happens.
@@ -169,6 +172,7 @@ async fn work(spec: Spec) -> Result<i32> {
             agent: n,
             key: secret.of_agent(n),
             patience: job.spec.patience,
+            pid_namespace: job.spec.pid_namespace,
             addresses: addresses.clone(),
         };
         let command = shell(&job.spec, &agent.host);

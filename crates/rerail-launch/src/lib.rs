@@ -8,7 +8,8 @@
 //! What is here without system calls: [`hosts`] (which ranks run where), [`pmi`] (what ranks request), [`session`] (messages that
 //! outlive their connection), [`proof`] (both ends of a connection prove that they know the job's secret, and seal what they send),
 //! [`message`] (messages between launcher and agents), [`exchange`] (what the PMIx servers of hosts exchange). What does: [`link`] (connections),
-//! [`rank`] (processes), [`pmix`] (a server for programs of Open MPI), [`agent`], [`launcher`].
+//! [`rank`] (processes), [`pmix`] (a server for programs of Open MPI), [`guard`] and [`namespace`] (what kills the rest of a host's ranks), [`agent`],
+//! [`launcher`].
 //!
 //! Differs from the paper: processes there have one socket to the master each, and end with it.
 
@@ -16,10 +17,12 @@
 
 pub mod agent;
 pub mod exchange;
+pub mod guard;
 pub mod hosts;
 pub mod launcher;
 pub mod link;
 pub mod message;
+pub mod namespace;
 pub mod pmi;
 pub mod pmix;
 pub mod proof;
