@@ -322,6 +322,40 @@ fn starts_under_rerail(mpi: &Mpi) {
     }
 }
 
+/// Four ranks on two nodes make communicators of groups, without MPI_COMM_WORLD; the arguments are those of the program.
+fn makes_groups(mpi: &Mpi, program: &[&str]) -> Option<()> {
+    let (_, provider) = setup(mpi)?;
+    let python = std::path::absolute(mpi.prefix.join("bin/python")).unwrap();
+    let sessions =
+        std::path::absolute(format!("{}/../../tests/mpi/sessions.py", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let events = mpi.temporary("groups");
+    let mut command = lab(mpi.option, &["--by-rerail", "--nodes", "2", "--rails", "2", "-n", "4"]);
+    command.args(["--provider", provider.to_str().unwrap(), "--events"]).arg(&events);
+    command.args(["--mpi-prefix", mpi.prefix.to_str().unwrap(), "--"]);
+    let output = command.arg(python).arg(sessions).args(program).output().unwrap();
+    let told = fs::read_to_string(&events).unwrap_or_default();
+    let _ = fs::remove_file(&events);
+    let said = succeeds(&output);
+    assert_eq!(said.matches("groups as they should be").count(), 4, "{said}{}", text(&output.stderr));
+    assert!(told.contains("\"path_up\""), "the ranks do not use Rerail: {told}");
+    Some(())
+}
+
+/// All, disjoint and overlapping ones, several times by the same names.
+fn makes_groups_in_sessions(mpi: &Mpi) {
+    makes_groups(mpi, &[]);
+}
+
+/// A group with a rank that ends is an error for its members on other hosts, and they make another one without it.
+#[test]
+fn ranks_of_open_mpi_do_not_wait_for_one_that_has_ended() {
+    for without in ["3", "0"] {
+        if makes_groups(&mpis()[1], &["--without", without]).is_none() {
+            return;
+        }
+    }
+}
+
 /// The launcher's only network is down for longer than a connection lasts, in the middle of a job: the agents come back, and the job ends well.
 fn outlives_its_network(mpi: &Mpi) {
     let Some((program, provider)) = setup(mpi) else { return };
@@ -474,5 +508,8 @@ on_every_mpi! {
     open_mpi_starts_under_rerail_on_three_nodes: starts_under_rerail(1);
     mpich_starts_under_rerail_on_three_nodes: starts_under_rerail(0);
     intel_mpi_starts_under_rerail_on_three_nodes: starts_under_rerail(2);
+    open_mpi_makes_groups_in_sessions: makes_groups_in_sessions(1);
+    mpich_makes_groups_in_sessions: makes_groups_in_sessions(0);
+    intel_mpi_makes_groups_in_sessions: makes_groups_in_sessions(2);
     a_job_outlives_the_network_of_its_launcher: outlives_its_network(0);
 }

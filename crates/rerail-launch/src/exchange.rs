@@ -1,5 +1,5 @@
-//! What the PMIx servers of a job's hosts exchange. Owns: the fences and groups at which some hosts wait for others, the numbers of groups, and which
-//! ranks have ended. Runs in the launcher, without system calls.
+//! What the PMIx servers of a job's hosts exchange. Owns: what some hosts wait for from others (fences, groups, data of one rank), the numbers of groups,
+//! and which ranks have ended. Runs in the launcher, without system calls.
 //!
 //! A fence is known by the ranks that take part in it, a group also by its name. A host joins with what its ranks have put, once all of them are there;
 //! when all hosts of the ranks have joined, each gets what all have put, one after the other. When one of the ranks has ended, each gets an error instead.
@@ -16,6 +16,9 @@ const AROUND_BYTES: usize = 64;
 const FENCE_BYTES_MAX: usize = MESSAGE_BYTES_MAX - AROUND_BYTES;
 /// Fences and groups at which some hosts wait. Ranks wait in them, so that more than one for each rank mean a fault.
 const FENCES_MAX: usize = 1 << 16;
+
+/// Requests for what one rank has put that are not answered. A rank waits for each that it makes in a call of its own.
+const FETCHES_MAX: usize = 1 << 20;
 
 /// What hosts wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +75,8 @@ pub struct Exchange {
     /// The ranks of each agent.
     agents: Vec<Range<usize>>,
     fences: Vec<Fence>,
+    /// By the agent that waits, and its own name for the wait: the rank whose data it wants from another agent's server.
+    fetches: BTreeMap<(usize, u64), u32>,
     /// Ranks that have ended.
     ended: BTreeSet<u32>,
     /// Groups that have a number. Open MPI keeps 0 for the communicators that it has from the start.
@@ -85,7 +90,7 @@ impl Exchange {
     /// Of agents that have these ranks.
     pub fn new(agents: impl IntoIterator<Item = Range<usize>>) -> Self {
         let agents = agents.into_iter().collect();
-        Self { agents, fences: Vec::new(), ended: BTreeSet::new(), numbers: 0 }
+        Self { agents, fences: Vec::new(), fetches: BTreeMap::new(), ended: BTreeSet::new(), numbers: 0 }
     }
 
     fn agent_of(&self, rank: u32) -> Option<usize> {
@@ -109,24 +114,44 @@ impl Exchange {
                 };
                 self.join(Joins { agent, ticket, purpose, ranks, data, numbered, whole })
             }
+            Wants::Fetch { .. } if self.fetches.len() == FETCHES_MAX => {
+                Err(format!("{FETCHES_MAX} requests of PMIx wait for an answer, more than is possible"))
+            }
             Wants::Fetch { ticket, rank } => Ok(match self.agent_of(rank) {
-                Some(owner) => vec![(owner, Gives::Fetch { agent: agent as u32, ticket, rank })],
-                None => vec![(agent, Gives::Data { ticket, data: None })],
+                Some(owner) if !self.ended.contains(&rank) => {
+                    self.fetches.insert((agent, ticket), rank);
+                    vec![(owner, Gives::Fetch { agent: agent as u32, ticket, rank })]
+                }
+                _ => vec![(agent, Gives::Data { ticket, data: None })],
             }),
-            Wants::Fetched { agent: by, ticket, data } => match self.agents.get(by as usize) {
-                Some(_) => Ok(vec![(by as usize, Gives::Data { ticket, data })]),
-                None => Err(format!("the PMIx server of agent {agent} answers agent {by}, which is none")),
-            },
+            Wants::Fetched { agent: by, ticket, data } => {
+                let by = by as usize;
+                if by >= self.agents.len() {
+                    return Err(format!(
+                        "the PMIx server of agent {agent} answers agent {by}, which is none"
+                    ));
+                }
+                // the rank may have ended meanwhile
+                let waits = self.fetches.remove(&(by, ticket)).is_some();
+                Ok(if waits { vec![(by, Gives::Data { ticket, data })] } else { Vec::new() })
+            }
         }
     }
 
-    /// A rank has ended: nothing that it takes part in is ever complete.
+    /// A rank has ended: nothing that it takes part in is ever complete, and the library of its server does not answer for it any more.
     pub fn ended(&mut self, rank: u32) -> Vec<(usize, Gives)> {
         self.ended.insert(rank);
         let all = std::mem::take(&mut self.fences);
         let (broken, rest): (Vec<Fence>, _) = all.into_iter().partition(|fence| fence.is_of(rank));
         self.fences = rest;
-        broken.into_iter().flat_map(|mut fence| fence.break_up()).collect()
+        let mut gives: Vec<_> = broken.into_iter().flat_map(|mut fence| fence.break_up()).collect();
+        self.fetches.retain(|(agent, ticket), of| {
+            if *of == rank {
+                gives.push((*agent, Gives::Data { ticket: *ticket, data: None }));
+            }
+            *of != rank
+        });
+        gives
     }
 
     fn join(&mut self, joins: Joins) -> Answer {
@@ -322,6 +347,22 @@ mod tests {
         let none = hosts.receive(1, Wants::Fetch { ticket: 9, rank: 5 }).unwrap();
         assert_eq!(none, [(1, Gives::Data { ticket: 9, data: None })], "there is no such rank");
         assert!(hosts.receive(2, Wants::Fetched { agent: 3, ticket: 1, data: None }).is_err());
+        // an answer that nothing waits for
+        assert_eq!(hosts.receive(2, Wants::Fetched { agent: 1, ticket: 8, data: None }), Ok(vec![]));
+    }
+
+    #[test]
+    fn nothing_waits_for_what_a_rank_puts_that_has_ended() {
+        let mut hosts = exchange();
+        let nothing = |ticket| Gives::Data { ticket, data: None };
+        assert_eq!(hosts.receive(1, Wants::Fetch { ticket: 8, rank: 4 }).unwrap().len(), 1);
+        assert_eq!(hosts.receive(0, Wants::Fetch { ticket: 9, rank: 3 }).unwrap().len(), 1);
+        assert_eq!(hosts.ended(4), [(1, nothing(8))]);
+        assert_eq!(hosts.receive(0, Wants::Fetch { ticket: 10, rank: 4 }), Ok(vec![(0, nothing(10))]));
+        let late = Wants::Fetched { agent: 1, ticket: 8, data: Some(b"late".to_vec()) };
+        assert_eq!(hosts.receive(2, late), Ok(vec![]), "it was answered");
+        let other = Wants::Fetched { agent: 0, ticket: 9, data: Some(b"port".to_vec()) };
+        assert_eq!(hosts.receive(2, other), Ok(vec![(0, data(9, b"port"))]));
     }
 
     #[test]
