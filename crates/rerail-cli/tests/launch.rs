@@ -452,6 +452,25 @@ if c.rank == 0: print('in', os.environ['PMIX_SERVER_TMPDIR'], flush=True)
     }
 }
 
+#[test]
+fn what_is_not_served_to_open_mpi_is_an_error_at_once() {
+    let Some(python) = open_mpi_python() else { return };
+    // a rank that waits is killed, and the job ends with another code
+    let program =
+        "import signal, os\nsignal.alarm(60)\nfrom mpi4py import MPI\nown, c = MPI.COMM_SELF, MPI.COMM_WORLD
+own.Set_errhandler(MPI.ERRORS_RETURN); c.Set_errhandler(MPI.ERRORS_RETURN)
+for call in (lambda: own.Spawn('true'), lambda: c.Spawn('true'), lambda: MPI.Publish_name('a', 'b'),
+             lambda: MPI.Lookup_name('a'), lambda: MPI.Unpublish_name('a', 'b')):
+    try: call()
+    except MPI.Exception: continue
+    c.Abort(9)
+c.Barrier()
+os.write(1, b'errors\\n')";
+    let mut command = launch(&["-n", "2", "--mpi", "openmpi", "--"]);
+    let output = command.arg(&python).arg("-c").arg(program).output().unwrap();
+    assert_eq!(succeeds(&output).matches("errors\n").count(), 2);
+}
+
 /// The PMIx server, which is a program that others wrote, and the agent, are killed in the middle of a job.
 #[test]
 fn a_killed_server_of_pmix_or_agent_leaves_nothing() {

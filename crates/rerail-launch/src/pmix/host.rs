@@ -690,6 +690,12 @@ mod tests {
         host.broken(ticket);
         assert_eq!(from.try_recv().unwrap(), (LOST_CONNECTION, vec![]));
         groups(host, &mut agent);
+        let Module { connect, disconnect, .. } = Module::new();
+        for call in [connect, disconnect] {
+            // SAFETY: it reads nothing.
+            let status = unsafe { call(all.as_ptr(), 1, null(), 0, Some(done), own) };
+            assert_eq!(status, NOT_SUPPORTED, "an error at once");
+        }
 
         let modex = |proc: &Proc| {
             // SAFETY: a process, and a sender that outlives the call.
