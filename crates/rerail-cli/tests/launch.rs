@@ -469,6 +469,40 @@ fn is_seen_from_outside(mpi: &Mpi) {
     fs::remove_dir_all(&sockets).unwrap();
 }
 
+/// Four ranks on two nodes make communicators of groups, without MPI_COMM_WORLD; the arguments are those of the program.
+fn makes_groups(mpi: &Mpi, program: &[&str]) -> Option<()> {
+    let (_, provider) = setup(mpi)?;
+    let python = std::path::absolute(mpi.prefix.join("bin/python")).unwrap();
+    let sessions =
+        std::path::absolute(format!("{}/../../tests/mpi/sessions.py", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let events = mpi.temporary("groups");
+    let mut command = lab(mpi.option, &["--by-rerail", "--nodes", "2", "--rails", "2", "-n", "4"]);
+    command.args(["--provider", provider.to_str().unwrap(), "--events"]).arg(&events);
+    command.args(["--mpi-prefix", mpi.prefix.to_str().unwrap(), "--"]);
+    let output = command.arg(python).arg(sessions).args(program).output().unwrap();
+    let told = fs::read_to_string(&events).unwrap_or_default();
+    let _ = fs::remove_file(&events);
+    let said = succeeds(&output);
+    assert_eq!(said.matches("groups as they should be").count(), 4, "{said}{}", text(&output.stderr));
+    assert!(told.contains("\"path_up\""), "the ranks do not use Rerail: {told}");
+    Some(())
+}
+
+/// All, disjoint and overlapping ones, several times by the same names.
+fn makes_groups_in_sessions(mpi: &Mpi) {
+    makes_groups(mpi, &[]);
+}
+
+/// A group with a rank that ends is an error for its members on other hosts, and they make another one without it.
+#[test]
+fn ranks_of_open_mpi_do_not_wait_for_one_that_has_ended() {
+    for without in ["3", "0"] {
+        if makes_groups(&mpis()[1], &["--without", without]).is_none() {
+            return;
+        }
+    }
+}
+
 /// The launcher's only network is down for longer than a connection lasts, in the middle of a job: the agents come back, and the job ends well.
 fn outlives_its_network(mpi: &Mpi) {
     let Some((program, provider)) = setup(mpi) else { return };
@@ -567,6 +601,25 @@ c.Barrier()
     }
 }
 
+#[test]
+fn what_is_not_served_to_open_mpi_is_an_error_at_once() {
+    let Some(python) = open_mpi_python() else { return };
+    // a rank that waits is killed, and the job ends with another code
+    let program =
+        "import signal, os\nsignal.alarm(60)\nfrom mpi4py import MPI\nown, c = MPI.COMM_SELF, MPI.COMM_WORLD
+own.Set_errhandler(MPI.ERRORS_RETURN); c.Set_errhandler(MPI.ERRORS_RETURN)
+for call in (lambda: own.Spawn('true'), lambda: c.Spawn('true'), lambda: MPI.Publish_name('a', 'b'),
+             lambda: MPI.Lookup_name('a'), lambda: MPI.Unpublish_name('a', 'b')):
+    try: call()
+    except MPI.Exception: continue
+    c.Abort(9)
+c.Barrier()
+os.write(1, b'errors\\n')";
+    let mut command = launch(&["-n", "2", "--mpi", "openmpi", "--"]);
+    let output = command.arg(&python).arg("-c").arg(program).output().unwrap();
+    assert_eq!(succeeds(&output).matches("errors\n").count(), 2);
+}
+
 /// The PMIx server, which is a program that others wrote, and the agent, are killed in the middle of a job.
 #[test]
 fn a_killed_server_of_pmix_or_agent_leaves_nothing() {
@@ -623,6 +676,9 @@ on_every_mpi! {
     open_mpi_starts_under_rerail_on_three_nodes: starts_under_rerail(1);
     mpich_starts_under_rerail_on_three_nodes: starts_under_rerail(0);
     intel_mpi_starts_under_rerail_on_three_nodes: starts_under_rerail(2);
+    open_mpi_makes_groups_in_sessions: makes_groups_in_sessions(1);
+    mpich_makes_groups_in_sessions: makes_groups_in_sessions(0);
+    intel_mpi_makes_groups_in_sessions: makes_groups_in_sessions(2);
     a_job_outlives_the_network_of_its_launcher: outlives_its_network(0);
     ranks_of_two_jobs_are_seen_under_the_numbers_of_the_host: is_seen_from_outside(0);
 }

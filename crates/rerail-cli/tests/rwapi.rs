@@ -157,7 +157,8 @@ fn examples_are_right_while_rails_break_and_through_a_blackout() {
     let [interpreter, script] = python("ring.py");
     let heat = dir.join("heat");
     let Some(ring) = in_rust("ring") else { return };
-    let runs: [(&Mpi, &[&str], &[&Path], &[&str]); 3] = [
+    type Run<'a> = (&'a Mpi, &'a [&'a str], &'a [&'a Path], &'a [&'a str]);
+    let runs: [Run; 3] = [
         (mpich, &["--by-rerail"], &[&heat], &["--cells", "256", "--steps", "60000"]),
         (mpich, &[], &[&ring], &["--rounds", "40000"]),
         (open, for_python(open), &[&interpreter, &script], &["--rounds", "12000"]),

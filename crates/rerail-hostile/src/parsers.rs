@@ -12,8 +12,9 @@ use rerail_lab::rate::Rate;
 use rerail_lab::schedule::Schedule;
 use rerail_lab::topology::{RailPlan, Topology};
 use rerail_lab::wire::faults::Faults;
+use rerail_launch::exchange::Exchange;
 use rerail_launch::hosts;
-use rerail_launch::message::{self, ToAgent, ToLauncher};
+use rerail_launch::message::{self, Gives, GroupAct, ToAgent, ToLauncher, Wants};
 use rerail_launch::pmi::{Answer, Pmi};
 use rerail_launch::proof::{Called, Calling, HELLO_BYTES as LAUNCH_HELLO_BYTES, Key};
 use rerail_launch::session::{FRAME_BYTES, Session};
@@ -33,6 +34,7 @@ use rerail_wire::packet::{
 };
 use rerail_wire::stream::{MAGICS, STREAM_HEADER_BYTES, TRAILER_BYTES, Trailer, parse_header, write_header};
 use rerail_wire::{Address, FrameHeader, PairKeys, PublicKey, Token};
+use std::collections::HashMap;
 
 const OWN: Token = Token([0x11; 16]);
 const PEER: Token = Token([0x22; 16]);
@@ -277,11 +279,12 @@ pub fn schedule(b: &[u8]) {
     }
 }
 
-/// What `rerail launch` reads: lists of hosts, PMI of ranks, and the bytes of agents and of other processes. The first byte chooses.
+/// What `rerail launch` reads: lists of hosts, PMI of ranks, the bytes of agents and of other processes, and what PMIx servers exchange. The first
+/// byte chooses.
 pub fn launch(b: &[u8]) {
     let Some((which, b)) = b.split_first() else { return };
     let text = String::from_utf8_lossy(b);
-    match which % 6 {
+    match which % 7 {
         0 => {
             for read in [hosts::list(&text), hosts::file(&text, "hosts")] {
                 placed(read);
@@ -330,7 +333,7 @@ pub fn launch(b: &[u8]) {
                 assert_eq!(message::read(&message::write(&m)), Some(m));
             }
         }
-        _ => {
+        5 => {
             let secret = Key::new([3; 32]);
             let mut hello = Calling::new(secret.of_agent(1), 1, [1; 16]).1;
             hello.iter_mut().zip(b).for_each(|(to, from)| *to ^= from);
@@ -341,6 +344,65 @@ pub fn launch(b: &[u8]) {
                 .copied()
                 .unwrap_or(answer[16..].try_into().expect("32"));
             assert!(called.proved(&proof).is_none(), "a stranger proved itself");
+        }
+        _ => exchanged(b),
+    }
+}
+
+/// Fences and groups of five ranks on three hosts. Four bytes for each step: a host, what it does, the ranks that take part, a name.
+fn exchanged(b: &[u8]) {
+    let mut hosts = Exchange::new([0..2, 2..3, 3..5]);
+    let mut waits: HashMap<(usize, u64), Vec<u32>> = HashMap::new();
+    let (mut numbers, mut ended) = (0, Vec::new());
+    for (step, of) in b.chunks_exact(4).enumerate() {
+        let (agent, ticket) = (usize::from(of[0]) % 3, step as u64);
+        let ranks: Vec<u32> = (0..5).filter(|rank| of[2] >> rank & 1 == 1).collect();
+        let is_in = |ranks: &[u32], rank| ranks.is_empty() || ranks.contains(&rank);
+        let group = |act, whole| {
+            let (name, ranks, data) = (vec![of[3] % 4], ranks.clone(), vec![of[3]]);
+            Wants::Group { ticket, act, name, ranks, data, whole }
+        };
+        let wants = match of[1] % 8 {
+            0 | 1 => Wants::Fence { ticket, ranks: ranks.clone(), data: vec![of[3]] },
+            2 | 3 => group(GroupAct::Construct { numbered: true }, true),
+            4 => group(GroupAct::Construct { numbered: false }, true),
+            5 => group(GroupAct::Destruct, true),
+            6 => group(GroupAct::Construct { numbered: true }, false),
+            _ => {
+                let rank = u32::from(of[3]) % 5;
+                for (agent, gives) in hosts.ended(rank) {
+                    let Gives::Broken { ticket } = gives else {
+                        panic!("{gives:?} for a rank that has ended")
+                    };
+                    let ranks = waits.remove(&(agent, ticket)).expect("it waited");
+                    assert!(is_in(&ranks, rank), "rank {rank} is not one of {ranks:?}");
+                }
+                assert!(!waits.values().any(|ranks| is_in(ranks, rank)), "something waits for rank {rank}");
+                ended.push(rank);
+                continue;
+            }
+        };
+        let is_lost = ended.iter().any(|rank| is_in(&ranks, *rank));
+        waits.insert((agent, ticket), ranks);
+        let answers = hosts.receive(agent, wants).expect("it fits");
+        assert!(!is_lost || answers == [(agent, Gives::Broken { ticket })], "{answers:?}");
+        let mut given = None;
+        for (agent, gives) in answers {
+            let (ticket, data) = match gives {
+                Gives::Data { ticket, data } => (ticket, data.expect("a fence has data")),
+                Gives::Group { ticket, number, data } => {
+                    given = number.or(given);
+                    (ticket, data)
+                }
+                Gives::Broken { ticket } => (ticket, Vec::new()),
+                Gives::Fetch { .. } => panic!("nothing was fetched"),
+            };
+            assert!(waits.remove(&(agent, ticket)).is_some(), "it waited, and is answered once");
+            assert!(data.len() <= 3, "each host has put one byte");
+        }
+        if let Some(number) = given {
+            assert_eq!(number, numbers + 1, "no other group has this number");
+            numbers = number;
         }
     }
 }

@@ -81,6 +81,14 @@ fn random_steps_reach_every_kind_of_message_between_nodes() {
 const NODES_ROUNDS: usize = 500;
 
 #[test]
+fn random_fences_and_groups_break_no_promise() {
+    for mut bytes in random_inputs(0x5851_f42d_4c95_7f2d, 160).take(ROUNDS) {
+        bytes.insert(0, 6);
+        holds("launch", &bytes);
+    }
+}
+
+#[test]
 fn the_seeds_of_a_launcher_reach_every_answer() {
     for entry in std::fs::read_dir(seeds().join("join")).expect("there are seeds").flatten() {
         rerail_hostile::join::join(&std::fs::read(entry.path()).expect("it can be read"));
@@ -95,18 +103,27 @@ const ROUNDS: usize = 20_000;
 fn the_seeds_of_the_launcher_hold_every_message() {
     use rerail_launch::message::{ToAgent, ToLauncher, read};
     let (mut to_agent, mut to_launcher) = ([false; 6], [false; 9]);
+    let (mut gives, mut wants) = ([false; 4], [false; 4]);
     for entry in std::fs::read_dir(seeds().join("launch")).expect("there are seeds").flatten() {
         let bytes = std::fs::read(entry.path()).expect("it can be read");
         let Some((4, message)) = bytes.split_first().map(|(which, rest)| (*which, rest)) else { continue };
         // the first byte is the number of the variant
         let variant = usize::from(message[0]);
-        if read::<ToAgent>(message).is_some() {
+        if let Some(read) = read::<ToAgent>(message) {
             to_agent[variant] = true;
+            if matches!(read, ToAgent::Pmix(_)) {
+                gives[usize::from(message[1])] = true;
+            }
         }
-        if read::<ToLauncher>(message).is_some() {
+        if let Some(read) = read::<ToLauncher>(message) {
             to_launcher[variant] = true;
+            if matches!(read, ToLauncher::Pmix(_)) {
+                wants[usize::from(message[1])] = true;
+            }
         }
     }
     assert!(to_agent.iter().all(|found| *found), "{to_agent:?}");
     assert!(to_launcher.iter().all(|found| *found), "{to_launcher:?}");
+    assert!(gives.iter().all(|found| *found), "{gives:?}");
+    assert!(wants.iter().all(|found| *found), "{wants:?}");
 }

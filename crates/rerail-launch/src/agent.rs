@@ -341,6 +341,9 @@ impl Agent {
             Event::Exited(rank, answer) => drop(answer.send(job.may_end(rank))),
             Event::Reported(rank) => {
                 job.running[rank] = false;
+                if let Some(serving) = &job.serving {
+                    serving.ended(rank);
+                }
                 // what it has started
                 rank::signal(job.groups[rank], libc::SIGKILL);
             }

@@ -404,9 +404,18 @@ impl Job {
     }
 
     fn rank_ended(&mut self, n: usize, rank: usize, how: Ended, finalized: bool) {
+        let clean = how == Ended::Code(0) && finalized;
+        if clean || self.spec.keep_going {
+            // the others go on, and must not wait for it
+            for (agent, gives) in self.exchange.ended(rank as u32) {
+                self.send(agent, &ToAgent::Pmix(gives));
+            }
+        }
+        if clean {
+            return;
+        }
         let host = &self.agents[n].host.name;
         let what = match how {
-            Ended::Code(0) if finalized => return,
             Ended::Code(0) => "ended before its part of the job (MPI_Finalize, rwapi_finalize)".to_owned(),
             Ended::Code(code) => format!("ended with exit code {code}"),
             Ended::Signal(signal) => format!("was killed by {}", signal_name(signal)),

@@ -55,6 +55,18 @@ pub enum PmixLibrary {
     Found(Vec<Bytes>),
 }
 
+/// What ranks do with a group of theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GroupAct {
+    /// They make it.
+    Construct {
+        /// It gets a number that no other group of the job has.
+        numbered: bool,
+    },
+    /// They dissolve it.
+    Destruct,
+}
+
 /// What the PMIx server of a host wants from those of the others. Each wait has a ticket, which is its server's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wants {
@@ -83,6 +95,21 @@ pub enum Wants {
         /// What there is.
         data: Option<Bytes>,
     },
+    /// All ranks of this host that are members of a group make or dissolve it.
+    Group {
+        /// Names the wait.
+        ticket: u64,
+        /// What they do.
+        act: GroupAct,
+        /// What the program calls the group.
+        name: Bytes,
+        /// The members of all hosts, sorted; none: all ranks.
+        ranks: Vec<u32>,
+        /// What those of this host have put.
+        data: Bytes,
+        /// None of them has left before it did its part.
+        whole: bool,
+    },
 }
 
 /// What the PMIx server of a host is given by those of the others.
@@ -103,6 +130,20 @@ pub enum Gives {
         ticket: u64,
         /// Which rank.
         rank: u32,
+    },
+    /// All members have made or dissolved a group.
+    Group {
+        /// Names the wait.
+        ticket: u64,
+        /// The number of the group, if it has one.
+        number: Option<u64>,
+        /// What all members have put.
+        data: Bytes,
+    },
+    /// A rank that takes part has ended, so that what it waits for never comes.
+    Broken {
+        /// Names the wait.
+        ticket: u64,
     },
 }
 

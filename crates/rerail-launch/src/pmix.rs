@@ -6,11 +6,13 @@
 //! Why Open MPI's own library: client and server of different releases may misunderstand each other, and the ranks use that one.
 //!
 //! What the servers of several hosts have to exchange (fences, and what one rank wants of another one's server) goes through agents and
-//! launcher ([`crate::exchange`]). Served: init, finalize, abort, put, get, fence. Not served: spawn, connect, publish, events, groups.
+//! launcher ([`crate::exchange`]). Served: init, finalize, abort, put, get, fence, groups. Not served, and
+//! an error at once: spawn, connect, publish, events.
 
 use std::path::Path;
 
 mod attributes;
+mod group;
 mod host;
 mod library;
 pub mod message;

@@ -5,14 +5,20 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// `pmix_status_t`.
 pub type Status = c_int;
+/// `pmix_release_cbfunc_t`: frees what a call was given.
+pub type Release = unsafe extern "C" fn(*mut c_void);
 /// `PMIX_SUCCESS`.
 pub const SUCCESS: Status = 0;
 /// `PMIX_ERROR`.
 pub const ERROR: Status = -1;
+/// `PMIX_ERR_BAD_PARAM`.
+pub const BAD_PARAM: Status = -27;
 /// `PMIX_ERR_NOT_FOUND`.
 pub const NOT_FOUND: Status = -46;
 /// `PMIX_ERR_NOT_SUPPORTED`.
 pub const NOT_SUPPORTED: Status = -47;
+/// `PMIX_ERR_LOST_CONNECTION`: a process that takes part is gone.
+pub const LOST_CONNECTION: Status = -61;
 /// `PMIX_OPERATION_SUCCEEDED`: done, and nothing will be called back.
 pub const OPERATION_SUCCEEDED: Status = -157;
 /// `pmix_scope_t`.
@@ -31,6 +37,10 @@ pub const SIZE: u16 = 4;
 pub const UINT16: u16 = 13;
 /// `PMIX_UINT32`, a `pmix_data_type_t`.
 pub const UINT32: u16 = 14;
+/// `PMIX_STATUS`, a `pmix_data_type_t`.
+pub const STATUS: u16 = 20;
+/// `PMIX_PROC`, a `pmix_data_type_t`.
+pub const PROC: u16 = 22;
 /// `PMIX_INFO`, a `pmix_data_type_t`.
 pub const INFO: u16 = 24;
 /// `PMIX_BYTE_OBJECT`, a `pmix_data_type_t`.
@@ -93,8 +103,14 @@ pub union Data {
     pub flag: bool,
     /// Of type [`UINT32`].
     pub uint32: u32,
+    /// Of type [`SIZE`].
+    pub size: usize,
+    /// Of type [`STATUS`].
+    pub status: Status,
     /// Of type [`BYTE_OBJECT`].
     pub byte_object: ByteObject,
+    /// Of type [`DATA_ARRAY`].
+    pub array: *mut DataArray,
     /// The whole union.
     pub words: [u64; 3],
 }

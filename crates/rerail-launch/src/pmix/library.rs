@@ -24,6 +24,7 @@ rerail_pmix::functions! {
         ranks_regex = c"PMIx_generate_ppn": fn(*const c_char, *mut *mut c_char) -> Status;
         register_job = c"PMIx_server_register_nspace": fn(*const c_char, c_int, *mut Info, usize, Option<Done>, *mut c_void) -> Status;
         register_rank = c"PMIx_server_register_client": fn(*const Proc, u32, u32, *mut c_void, Option<Done>, *mut c_void) -> Status;
+        forget_rank = c"PMIx_server_deregister_client": fn(*const Proc, Option<Done>, *mut c_void) -> ();
         setup_fork = c"PMIx_server_setup_fork": fn(*const Proc, *mut *mut *mut c_char) -> Status;
         request = c"PMIx_server_dmodex_request": fn(*const Proc, Response, *mut c_void) -> Status;
     }

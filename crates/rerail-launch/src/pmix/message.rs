@@ -13,6 +13,8 @@ pub enum ToServer {
     Noted(u64),
     /// From the servers of other hosts.
     Gives(Gives),
+    /// A rank, over the job, has ended.
+    Ended(u32),
 }
 
 /// What a rank does.

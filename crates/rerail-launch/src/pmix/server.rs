@@ -164,9 +164,22 @@ impl Server {
             ToServer::Noted(ticket) => self.host.noted(ticket),
             ToServer::Gives(Gives::Data { ticket, data }) => self.host.deliver(ticket, data),
             ToServer::Gives(Gives::Fetch { agent, ticket, rank }) => self.fetch(agent, ticket, rank),
+            ToServer::Gives(Gives::Group { ticket, number, data }) => self.host.made(ticket, number, &data),
+            ToServer::Gives(Gives::Broken { ticket }) => self.host.broken(ticket),
+            ToServer::Ended(rank) => self.forget(rank),
             // there is one
             ToServer::Serve(..) => {}
         }
+    }
+
+    /// Without it the library waits for the rank in every later group of which it is a member.
+    fn forget(&self, rank: u32) {
+        let proc = Proc::new(&self.namespace, rank);
+        // SAFETY: `proc` is copied; the end is waited for.
+        wait(|done, own| unsafe {
+            (self.library.forget_rank)(&proc, done, own);
+            SUCCESS
+        });
     }
 
     fn fetch(&self, agent: u32, ticket: u64, rank: u32) {

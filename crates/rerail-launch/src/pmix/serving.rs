@@ -230,6 +230,11 @@ impl Serving {
         let _ = self.to.send(ToServer::Gives(gives));
     }
 
+    /// A rank of this host has ended.
+    pub fn ended(&self, rank: usize) {
+        let _ = self.to.send(ToServer::Ended(self.first + rank as u32));
+    }
+
     /// Variables for every rank, which the user's own override: its files are in the directory, and ranks that share processors yield them.
     pub fn variables(&self) -> Vec<(&'static str, Bytes)> {
         let directory = self.directory.0.as_os_str().as_bytes();
@@ -266,12 +271,14 @@ fn bytes_of(wants: &Wants) -> usize {
         Wants::Fence { ranks, data, .. } => 4 * ranks.len() + data.len(),
         Wants::Fetch { .. } => 0,
         Wants::Fetched { data, .. } => data.as_ref().map_or(0, Vec::len),
+        Wants::Group { name, ranks, data, .. } => name.len() + 4 * ranks.len() + data.len(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::GroupAct;
 
     fn serving() -> (Serving, UnboundedReceiver<ToServer>) {
         let (to, requests) = mpsc::unbounded_channel();
@@ -287,6 +294,8 @@ mod tests {
     #[tokio::test]
     async fn a_rank_may_end_before_its_first_and_after_its_last_word() {
         let (mut serving, mut requests) = serving();
+        serving.ended(1);
+        assert_eq!(requests.recv().await, Some(ToServer::Ended(5)), "ranks are counted over the job");
         assert!(serving.may_end(1));
         assert_eq!(serving.receive(act(5, Act::Begins)), Follows::Nothing);
         assert!(serving.may_end(0) && !serving.may_end(1));
@@ -307,6 +316,14 @@ mod tests {
         };
         assert!(matches!(fence(DATA_BYTES_MAX), Follows::Wants(_)));
         assert!(matches!(fence(DATA_BYTES_MAX + 1), Follows::TooMuch(_)));
+        let mut group = |name, ranks, bytes| {
+            let act = GroupAct::Destruct;
+            let (name, ranks, data) = (vec![b'n'; name], vec![0; ranks], vec![0; bytes]);
+            let group = Wants::Group { ticket: 1, act, name, ranks, data, whole: true };
+            serving.receive(FromServer::Wants(group))
+        };
+        assert!(matches!(group(4, 1, DATA_BYTES_MAX - 8), Follows::Wants(_)));
+        assert!(matches!(group(4, 1, DATA_BYTES_MAX - 7), Follows::TooMuch(_)));
     }
 
     #[tokio::test]
