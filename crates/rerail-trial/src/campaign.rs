@@ -18,7 +18,7 @@ use crate::options::{self, time};
 use anyhow::{Context, Result, bail};
 use case::Case;
 use fault::Kind;
-use job::{Ended, Outcome};
+use job::{Ended, Launcher, Outcome};
 use program::{MPIS, PROGRAMS};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -52,6 +52,9 @@ pub struct Options {
     /// Only cases of programs whose name contains NAME; may be repeated
     #[arg(long = "program", value_name = "NAME", value_parser = program)]
     programs: Vec<String>,
+    /// Only cases that this launcher starts: own (the MPI's) or rerail (`rerail launch`); with --mpi4py-compare: started by it [default there: own]
+    #[arg(long, value_name = "NAME", value_parser = launcher)]
+    launcher: Option<Launcher>,
     /// Only cases of this kind of cut; may be repeated
     #[arg(long = "cut", value_name = "NAME", value_parser = kind)]
     kinds: Vec<Kind>,
@@ -104,6 +107,11 @@ fn kind(name: &str) -> Result<Kind, String> {
     found.ok_or_else(|| format!("choose from {}", Kind::ALL.map(Kind::name).join(", ")))
 }
 
+fn launcher(name: &str) -> Result<Launcher, String> {
+    let found = Launcher::ALL.into_iter().find(|launcher| launcher.name() == name);
+    found.ok_or_else(|| format!("choose from {}", Launcher::ALL.map(Launcher::name).join(", ")))
+}
+
 /// A case and its end.
 struct Done {
     case: Case,
@@ -143,7 +151,8 @@ pub fn run(options: &Options) -> Result<()> {
     if options.compare {
         let cuts = options.cuts.then_some(options.seed);
         let (mpis, tcp) = (installed(&options.mpis)?, !options.without_tcp);
-        return suite::compare(&mpis, &options.ranks, &options.files, cuts, tcp);
+        let launcher = options.launcher.unwrap_or(Launcher::Own);
+        return suite::compare(&mpis, launcher, &options.ranks, &options.files, cuts, tcp);
     }
     let tally = campaign(options)?;
     let Tally { passed, failed, unproved, .. } = tally;
@@ -198,6 +207,7 @@ impl Options {
         (self.mpis.is_empty() || self.mpis.contains(&case.mpi))
             && (self.programs.is_empty() || self.programs.iter().any(|name| case.program.name.contains(name)))
             && (self.kinds.is_empty() || self.kinds.contains(&case.kind))
+            && self.launcher.is_none_or(|launcher| launcher == case.launcher)
     }
 }
 
@@ -253,6 +263,7 @@ fn campaign(options: &Options) -> Result<Tally> {
             "index": index,
             "program": case.program.name,
             "mpi": case.mpi.name(),
+            "launcher": case.launcher.name(),
             "cut": case.kind.name(),
             "ranks": case.launch.ranks,
             "rails": case.rails,

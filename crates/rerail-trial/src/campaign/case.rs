@@ -2,6 +2,7 @@
 
 use super::draw::Draw;
 use super::fault::{self, Kind};
+use super::job::Launcher;
 use super::program::{Launch, PROGRAMS, Program};
 use anyhow::{Context, Error, Result};
 use rerail_lab::schedule::{Action, Schedule};
@@ -29,6 +30,8 @@ pub struct Case {
     pub program: &'static Program,
     /// With which MPI.
     pub mpi: Mpi,
+    /// What starts it.
+    pub launcher: Launcher,
     /// What is cut.
     pub kind: Kind,
     /// How the program is started.
@@ -77,11 +80,14 @@ impl Case {
         }
         let launch = (program.launch)(&mut draw, mpi, kind.program_s());
         let fault = fault::draw(&mut draw, kind, launch.seconds);
+        let launcher = draw.one_of(&Launcher::ALL);
+        let launcher = if launcher.starts(mpi) { launcher } else { Launcher::Own };
         Case {
             seed,
             index,
             program,
             mpi,
+            launcher,
             kind,
             launch,
             rails,
@@ -122,11 +128,12 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}:{} {} on {}, {} ranks, {}+{}: {}: {}",
+            "{}:{} {} on {}{}, {} ranks, {}+{}: {}: {}",
             self.seed,
             self.index,
             self.program.name,
             self.mpi.name(),
+            if self.launcher == Launcher::Rerail { " by rerail launch" } else { "" },
             self.launch.ranks,
             self.rails[0],
             self.rails[1],
@@ -167,6 +174,15 @@ mod tests {
             if case.kind == Kind::Ten {
                 assert!((10..=20).contains(&planned.cuts), "{case}");
             }
+        }
+    }
+
+    #[test]
+    fn both_launchers_come_and_each_starts_only_what_it_knows() {
+        let cases = || (0..200).map(|index| Case::draw(4, index));
+        assert!(cases().all(|case| case.launcher.starts(case.mpi)));
+        for launcher in Launcher::ALL {
+            assert!(cases().filter(|case| case.launcher == launcher).count() > 60, "{launcher:?}");
         }
     }
 

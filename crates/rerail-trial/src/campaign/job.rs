@@ -83,6 +83,33 @@ pub enum Fabric {
     Tcp,
 }
 
+/// What starts the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// That of the MPI.
+    Own,
+    /// `rerail launch`, which knows no Open MPI 4.
+    Rerail,
+}
+
+impl Launcher {
+    /// Both.
+    pub const ALL: [Launcher; 2] = [Launcher::Own, Launcher::Rerail];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Launcher::Own => "own",
+            Launcher::Rerail => "rerail",
+        }
+    }
+
+    /// Whether it starts programs of that MPI.
+    pub fn starts(self, mpi: Mpi) -> bool {
+        self == Launcher::Own || mpi != Mpi::Open4
+    }
+}
+
 /// A program to be run in a lab.
 pub struct Job<'a> {
     /// The lab's name.
@@ -91,6 +118,8 @@ pub struct Job<'a> {
     pub mpi: Mpi,
     /// What carries its messages.
     pub fabric: Fabric,
+    /// What starts it.
+    pub launcher: Launcher,
     /// Ranks, dealt out to two nodes.
     pub ranks: usize,
     /// The rates of the rails.
@@ -116,6 +145,9 @@ impl Job<'_> {
         command.args(["--mpi", option(self.mpi), "--mpi-prefix"]).arg(self.mpi.prefix());
         if self.fabric == Fabric::Tcp {
             command.args(["--libfabric", "tcp"]);
+        }
+        if self.launcher == Launcher::Rerail {
+            command.arg("--by-rerail");
         }
         if !self.schedule.is_empty() {
             command.args(["--schedule", self.schedule]);
@@ -195,6 +227,7 @@ pub fn run(case: &Case, dir: &Path, keep: bool) -> Result<Ended> {
         name: format!("campaign-{}", std::process::id()),
         mpi: case.mpi,
         fabric: Fabric::Rerail,
+        launcher: case.launcher,
         ranks: case.launch.ranks,
         rails: &case.rails,
         schedule: &case.schedule,

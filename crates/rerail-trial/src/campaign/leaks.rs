@@ -2,7 +2,7 @@
 
 use super::directory;
 use super::evidence::{holdings, ranks_of};
-use super::job::{Fabric, Job, Met, patience, wait};
+use super::job::{Fabric, Job, Launcher, Met, patience, wait};
 use super::program::MPIS;
 use crate::record::read_events;
 use anyhow::{Context, Result, bail};
@@ -71,6 +71,7 @@ fn of_one(cuts: u32, mpi: Mpi) -> Result<Vec<String>> {
         name: format!("leaks-{}", std::process::id()),
         mpi,
         fabric: Fabric::Rerail,
+        launcher: Launcher::Own,
         ranks: 2,
         rails: &["1gbit", "1gbit"],
         schedule: schedule.trim_end_matches("; "),

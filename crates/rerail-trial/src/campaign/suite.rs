@@ -1,7 +1,7 @@
 //! mpi4py's own tests, compared between Rerail and libfabric's tcp.
 
 use super::draw::Draw;
-use super::job::{Fabric, Job, Met, crowd};
+use super::job::{Fabric, Job, Launcher, Met, crowd};
 use super::mpi4py::{RANKS_FILE, VERSION, arguments, known, modules, not_run, results_in, settings};
 use super::{directory, evidence};
 use crate::record::read_events;
@@ -55,7 +55,7 @@ const CUTS_S: f64 = 1500.0;
 /// Runs the tests on one MPI, fabric and number of ranks; with the seed of cuts, while rails are cut every two seconds.
 fn suite(
     mpi: Mpi,
-    fabric: Fabric,
+    (fabric, launcher): (Fabric, Launcher),
     ranks: usize,
     files: &[String],
     cuts: Option<u64>,
@@ -77,6 +77,7 @@ fn suite(
             name: format!("suite-{}", std::process::id()),
             mpi,
             fabric,
+            launcher,
             ranks,
             rails: &["unshaped", "unshaped"],
             schedule: &schedule,
@@ -179,7 +180,14 @@ fn wait_while_it_writes(
 
 /// Runs everything over both fabrics and writes what differs; with a seed, over Rerail once more while rails are cut. Without
 /// `tcp`, where that hangs in too many tests to wait for, whatever is not well over Rerail is told.
-pub fn compare(mpis: &[Mpi], ranks: &[usize], files: &[String], cuts: Option<u64>, tcp: bool) -> Result<()> {
+pub fn compare(
+    mpis: &[Mpi],
+    launcher: Launcher,
+    ranks: &[usize],
+    files: &[String],
+    cuts: Option<u64>,
+    tcp: bool,
+) -> Result<()> {
     const RANKS: [usize; 4] = [1, 2, 3, 5];
 
     let ranks = if ranks.is_empty() { &RANKS } else { ranks };
@@ -188,9 +196,10 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize], files: &[String], cuts: Option<u64
     text += "| MPI | ranks | over | tests | passed | skipped | other than over tcp |\n|---|---|---|---|---|---|---|\n";
     let mut differences = String::new();
     let mut worse = 0;
-    for &mpi in mpis {
+    for &mpi in mpis.iter().filter(|mpi| launcher.starts(**mpi)) {
         for &ranks in ranks {
-            let over_tcp = if tcp { Some(suite(mpi, Fabric::Tcp, ranks, files, None, &dir)?) } else { None };
+            let over_tcp =
+                if tcp { Some(suite(mpi, (Fabric::Tcp, launcher), ranks, files, None, &dir)?) } else { None };
             let mut row = |over: &str, outcomes: &Outcomes| {
                 let count = |outcome: &str| outcomes.values().filter(|o| o.0 == outcome).count();
                 let told = compared(over_tcp.as_ref().unwrap_or(&all_well(outcomes)), outcomes);
@@ -213,10 +222,13 @@ pub fn compare(mpis: &[Mpi], ranks: &[usize], files: &[String], cuts: Option<u64
             if let Some(outcomes) = &over_tcp {
                 row("tcp", outcomes);
             }
-            row("Rerail", &suite(mpi, Fabric::Rerail, ranks, files, None, &dir)?);
+            row("Rerail", &suite(mpi, (Fabric::Rerail, launcher), ranks, files, None, &dir)?);
             // a rank alone has no path that could be cut
             if let Some(seed) = cuts.filter(|_| ranks > 1) {
-                row("Rerail, rails cut", &suite(mpi, Fabric::Rerail, ranks, files, Some(seed), &dir)?);
+                row(
+                    "Rerail, rails cut",
+                    &suite(mpi, (Fabric::Rerail, launcher), ranks, files, Some(seed), &dir)?,
+                );
             }
         }
     }
