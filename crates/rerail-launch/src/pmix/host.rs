@@ -603,7 +603,9 @@ mod tests {
             if let Some(release) = release {
                 release(reply);
             }
-            (*own.cast::<Sender<Made>>()).send((status, members, number, bytes)).unwrap();
+            // one of its own: from another thread the test may be over, and its sender gone, as soon as it has the message
+            let to = (*own.cast::<Sender<Made>>()).clone();
+            to.send((status, members, number, bytes)).unwrap();
         }
     }
 
