@@ -213,7 +213,7 @@ pub enum ToLauncher {
         rank: usize,
         /// How.
         how: Ended,
-        /// It had finalized PMI before, or never used it.
+        /// It had finalized PMI before, or met the others by it, or never used it.
         finalized: bool,
     },
     /// A sentence for the user.

@@ -49,7 +49,11 @@ pub struct Pmi {
 enum Use {
     /// It has sent nothing: it may be no MPI program.
     None,
+    /// The others wait for it: it has not met them.
     Begun,
+    /// It has been at a barrier. MPICH says that it finalizes when the process exits, and with `_exit` not at all; so a good end is one now. Ranks that wait
+    /// for one which left too early get an error from their fabric.
+    Met,
     Finalized,
 }
 
@@ -79,7 +83,7 @@ impl Pmi {
         }
     }
 
-    /// Whether a rank may end now: it has finalized, or never used PMI.
+    /// Whether a rank may end now: it has finalized, or met the others, or never used PMI.
     pub fn may_end(&self, rank: usize) -> bool {
         self.use_of[rank] != Use::Begun
     }
@@ -144,6 +148,7 @@ impl Pmi {
     pub fn fenced(&mut self, values: impl IntoIterator<Item = (String, String)>) -> Vec<Answer> {
         self.values.extend(values);
         self.waits.fill(false);
+        self.use_of.iter_mut().filter(|of| **of == Use::Begun).for_each(|of| *of = Use::Met);
         (0..self.waits.len()).map(|rank| Answer::Line(rank, "cmd=barrier_out rc=0".into())).collect()
     }
 }
@@ -206,6 +211,20 @@ mod tests {
         assert_eq!(line(&host.line(0, "cmd=finalize")), "cmd=finalize_ack rc=0");
         assert!(host.may_end(0));
         assert_eq!(host.line(0, "cmd=abort exitcode=7"), [Answer::Abort(0, 7)]);
+    }
+
+    #[test]
+    fn a_rank_that_has_met_the_others_may_end_without_a_word() {
+        let mut host = Pmi::new("job7", 2, 0, 2, "(vector,(0,1,2))");
+        for rank in [0, 1] {
+            host.line(rank, "cmd=init pmi_version=1 pmi_subversion=1");
+            host.line(rank, "cmd=barrier_in");
+            assert!(!host.may_end(rank), "the others are not there yet");
+        }
+        host.fenced([]);
+        assert!(host.may_end(0) && host.may_end(1));
+        host.line(0, "cmd=barrier_in");
+        assert!(host.may_end(1), "a later barrier changes nothing");
     }
 
     #[test]
