@@ -50,9 +50,8 @@ fn build_ahead(is_built: &Receiver<()>) {
         return;
     }
     let later = |arguments: &[&str]| {
-        let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut nice = Command::new("nice");
-        nice.args(["-n", "19"]).arg(program).args(arguments).current_dir(root());
+        nice.args(["-n", "19"]).arg(cargo().get_program()).args(arguments).current_dir(root());
         let _ = nice.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     };
     later(&[&["test", "--quiet", "--no-run"], SIMULATOR].concat());

@@ -188,10 +188,15 @@ fn has_namespaces() -> bool {
         let made = Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).output();
         made.is_ok_and(|output| output.status.success())
     });
-    if !*HAS {
+    *HAS
+}
+
+/// The same for a test that has nothing to do without one, which then says so.
+fn needs_namespaces() -> bool {
+    if !has_namespaces() {
         skip("no process-id namespace can be made: unshare --pid --fork --mount-proc");
     }
-    *HAS
+    has_namespaces()
 }
 
 /// A job of four ranks, which are up; each has started one more process that has left its session, and both ignore what can be ignored.
@@ -275,7 +280,7 @@ fn own_namespace() -> String {
 
 #[test]
 fn ranks_of_a_host_share_a_process_id_namespace_and_bury_their_orphans_in_it() {
-    if !has_namespaces() {
+    if !needs_namespaces() {
         return;
     }
     let out = succeeds(&shell(&["-n", "2"], SEES_ITSELF));
@@ -294,7 +299,7 @@ fn ranks_of_a_host_share_a_process_id_namespace_and_bury_their_orphans_in_it() {
 
 #[test]
 fn an_agent_without_the_right_to_a_namespace_starts_its_ranks_as_before() {
-    if !has_namespaces() {
+    if !needs_namespaces() {
         return;
     }
     // another user
@@ -317,7 +322,7 @@ fn an_agent_without_the_right_to_a_namespace_starts_its_ranks_as_before() {
 
 #[test]
 fn what_a_host_has_mounted_on_its_proc_is_there_in_the_namespace() {
-    if !has_namespaces() {
+    if !needs_namespaces() {
         return;
     }
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("boot {}", std::process::id()));
@@ -390,6 +395,18 @@ fn strangers_get_nothing_and_disturb_no_job() {
     assert!(child.wait().unwrap().success());
     assert_eq!(out, "fine\nfine\n");
     drop(silent);
+}
+
+/// MPICH tells its launcher of MPI_Finalize when the process exits, and by `_exit` not at all.
+fn may_end_by_exit(mpi: &Mpi) {
+    if setup(mpi).is_none() {
+        return;
+    }
+    let python = std::path::absolute(mpi.prefix.join("bin/python")).unwrap();
+    let program = "import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nMPI.Finalize()\nos._exit(0)";
+    let mut command = launch(&["-n", "2", "--mpi", mpi.option, "--"]);
+    let output = command.arg(python).arg("-c").arg(program).output().unwrap();
+    assert_eq!((code(&output), text(&output.stderr).as_str()), (0, ""));
 }
 
 /// On three nodes, with ranks on the same node and on others.
@@ -679,6 +696,7 @@ on_every_mpi! {
     open_mpi_makes_groups_in_sessions: makes_groups_in_sessions(1);
     mpich_makes_groups_in_sessions: makes_groups_in_sessions(0);
     intel_mpi_makes_groups_in_sessions: makes_groups_in_sessions(2);
+    ranks_of_mpich_that_have_finalized_may_end_by_exit: may_end_by_exit(0);
     a_job_outlives_the_network_of_its_launcher: outlives_its_network(0);
     ranks_of_two_jobs_are_seen_under_the_numbers_of_the_host: is_seen_from_outside(0);
 }

@@ -151,6 +151,11 @@ fn a_rail_that_is_held_down_is_used_when_the_last_other_is_silent() {
 }
 
 #[test]
+fn a_write_by_itself_travels_inside_its_order() {
+    holds("a_write_by_itself_travels_inside_its_order");
+}
+
+#[test]
 fn writes_one_by_one_do_not_wait_for_the_repair() {
     holds("writes_one_by_one_do_not_wait_for_the_repair");
 }

@@ -15,8 +15,8 @@ const FUZZ: Duration = Duration::from_secs(40);
 /// far as there is time. The fault campaign covers them all besides.
 const ACCEPTANCE: [(Mpi, &[&str]); 4] = [
     (Mpi::Mpich, &[]),
-    (Mpi::Open5, &["options", "data", "lossy", "kinds", "blackout", "killed"]),
-    (Mpi::Intel, &["options", "data", "encrypt", "kinds", "blackout", "stopped"]),
+    (Mpi::Open5, &["options", "data", "lossy", "encrypt", "kinds", "blackout", "stopped", "killed"]),
+    (Mpi::Intel, &["options", "data", "lossy", "encrypt", "kinds", "blackout", "stopped", "killed"]),
     (Mpi::Open4, &["options", "blackout"]),
 ];
 

@@ -197,11 +197,16 @@ impl Engine {
     /// Whether a write of `total` bytes to a peer travels inside its order although it is not small: nothing else waits for the peer's
     /// answer, and there is room for a copy.
     fn is_lone(&self, peer: PeerId, total: usize) -> bool {
-        let room = self.options.retained_bytes_max.max(2 * 65_536);
+        let most = self.order_bytes_max();
         total <= LONE_INLINE_MAX
             && self.peers.get(peer).is_some_and(|p| {
-                !p.is_self() && p.orders.is_idle() && p.outgoing.has_room_for_order(total, room)
+                !p.is_self() && p.orders.is_idle() && p.outgoing.has_room_for_order(total, most)
             })
+    }
+
+    /// Bytes of orders that may be kept for a peer.
+    fn order_bytes_max(&self) -> usize {
+        self.options.retained_bytes_max.max(2 * 65_536)
     }
 
     /// Carries out an atomic operation on a peer's memory. Operations of one endpoint on one peer take effect in the order in which they
@@ -287,12 +292,12 @@ impl Engine {
         if remote.iter().fold(0usize, |sum, p| sum.saturating_add(p.len)) != total {
             return Err(PostError::Invalid("the local and the remote side of an operation differ in length"));
         }
-        let most = self.options.retained_bytes_max;
+        let most = self.order_bytes_max();
         let p = self.peers.get(dest.peer).ok_or(PostError::NoSuch)?;
         if p.gone().is_some() {
             return Err(PostError::PeerGone);
         }
-        let full = !p.outgoing.has_room_for_order(payload, most.max(2 * 65_536));
+        let full = !p.outgoing.has_room_for_order(payload, most);
         if p.orders.is_full() || full { Err(PostError::Again) } else { Ok(()) }
     }
 

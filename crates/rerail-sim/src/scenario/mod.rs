@@ -841,6 +841,12 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "one-sided",
+        name: "a_write_by_itself_travels_inside_its_order",
+        remedies: &[],
+        run: onesided::alone,
+    },
+    Scenario {
+        hazard: "one-sided",
         name: "atomic_operations_take_effect_once_over_failing_rails",
         remedies: &[("watermarks", "exactly once")],
         run: onesided::exact,

@@ -91,6 +91,29 @@ pub fn one_by_one(story: &Story) {
     }
 }
 
+/// A write of 30,000 bytes while nothing else waits travels inside its order, which is one message; a second one, posted behind it, beside its
+/// own, which are two.
+pub fn alone(story: &Story) {
+    let mut w = pair(story, 0, 2);
+    let there = w.open_region(1, &RegionSpec::slots(&[30_000; 4]));
+    let writes = |w: &mut World, slots: std::ops::Range<usize>, messages: usize| {
+        let asks: Vec<usize> =
+            slots.map(|s| w.write(AskSpec::plain(0, 1), &[(there, s)]).expect("there is room")).collect();
+        let sent = w.with_engine(0, |_, e, _| e.remains(|_| 0));
+        assert!(
+            sent.contains(&format!(": {messages} sent messages")),
+            "one-sided: {} writes are not {messages} messages{sent}",
+            asks.len()
+        );
+        finished(w, &asks);
+        w.run_for(SEC);
+    };
+    writes(&mut w, 0..1, 1);
+    writes(&mut w, 1..3, 3);
+    writes(&mut w, 3..4, 1);
+    w.heal_and_finish();
+}
+
 /// Atomic operations while what comes back over one rail after the other is lost, so that all of it is sent again: each takes
 /// effect once, and in order.
 pub fn exact(story: &Story) {

@@ -91,8 +91,8 @@ struct Case {
 }
 
 impl Case {
-    /// The shares of large messages in the world of the story. A write of an adapter takes a drawn time beside the link's, so a fast rail of
-    /// adapters is not faster by as much as its link: of 8 and 2 Gbit/s they make 75 and 25 per cent, 71 to 77 with 24 seeds.
+    /// The shares of large messages in the world of the story. How long a write of an adapter takes is drawn, whatever its link, so rails of
+    /// adapters are more alike than their links: of 8 and 2 Gbit/s they make 75 and 25 per cent, 71 to 77 with 24 seeds.
     fn large(&self) -> &'static [u64] {
         match (self.set, are_everywhere()) {
             ([("policy", "adaptive")], true) => &[75, 25],
