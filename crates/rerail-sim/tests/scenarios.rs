@@ -246,8 +246,8 @@ fn a_goodbye_whose_answer_is_lost_does_not_hold_the_process_up() {
 }
 
 #[test]
-fn who_is_killed_before_it_is_met_is_known_as_soon_as_another() {
-    holds("who_is_killed_before_it_is_met_is_known_as_soon_as_another");
+fn a_process_killed_before_it_is_met_is_known_as_soon_as_another() {
+    holds("a_process_killed_before_it_is_met_is_known_as_soon_as_another");
 }
 
 #[test]

@@ -29,7 +29,7 @@ const LOCAL_STATUS: &CStr = c"pmix.loc.col.st";
 pub struct Directives {
     /// It gets a number that no other group of the job has.
     pub numbered: bool,
-    /// It has members of this host only, and the library needs nobody else.
+    /// It has members of this host only, and the library needs no other host.
     pub local: bool,
     /// What the members of this host have put.
     pub data: Bytes,

@@ -95,7 +95,7 @@ pub fn killed_unmet(story: &Story) {
             w.send(SendSpec { level, ..SendSpec::tagged(0, 1, 2, 10) }).expect("the death is not known yet");
         assert!(
             w.run_finely(4 * SEC, |w| w.oracle.msgs[id as usize].failed),
-            "live: who was killed before it was met is waited for: {}",
+            "live: a process killed before it was met is waited for: {}",
             w.describe()
         );
         w.heal_and_finish();

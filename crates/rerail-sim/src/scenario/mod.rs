@@ -297,7 +297,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         hazard: "H6",
-        name: "who_is_killed_before_it_is_met_is_known_as_soon_as_another",
+        name: "a_process_killed_before_it_is_met_is_known_as_soon_as_another",
         remedies: &[],
         run: death::killed_unmet,
     },
